@@ -1,0 +1,37 @@
+"""What can go wrong, in words: every message says what, what was received, what to do next.
+
+One root, `TunerError`, so that a caller who wants to catch everything of ours can. Errors
+about an argument are `ValueError` as well, because that is what callers of a function catch.
+"""
+
+
+class TunerError(Exception):
+    """The root of every error this package raises on purpose."""
+
+
+class ArgumentError(TunerError, ValueError):
+    """A value handed to a function or a command is not one it can use."""
+
+
+class ModelFileError(ArgumentError):
+    """A model file is missing, unreadable or not a MuJoCo model."""
+
+
+class PoolError(TunerError):
+    """A thread pool cannot be built, or cannot step at all."""
+
+
+class MeasuringError(TunerError):
+    """Timing came to nothing: not even the native default could be timed."""
+
+
+class DatabaseError(TunerError):
+    """The tuning database cannot be opened, read or written."""
+
+
+class SchemaError(DatabaseError):
+    """The schema in the file is not the one this version of the code can use."""
+
+
+class LockError(DatabaseError):
+    """A lock could not be taken."""

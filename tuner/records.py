@@ -1,0 +1,107 @@
+"""The frozen records that cross the borders between rooms. Data only: no clock, no database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Candidate:
+    """One way to cut the work of a step, as a record of its knobs.
+
+    Today there is one knob. It is a record and not a bare integer so that a second one
+    (the number of threads) is a field more, not a change of every signature.
+    """
+
+    chunk_size: int | None
+    """Environments in one work item, 1 <= chunk_size <= num_envs; None is the native default."""
+
+    def __str__(self) -> str:
+        return "default" if self.chunk_size is None else str(self.chunk_size)
+
+
+NATIVE_DEFAULT = Candidate(chunk_size=None)
+"""The rule built into the pool: the anchor of every comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One timing of one candidate: `steps` calls of `pool.step`, back to back."""
+
+    candidate: Candidate
+    round: int
+    """Which block of the run it was taken in, from 0; samples of one block are neighbours in time."""
+    order: int
+    """Its place in the whole run, from 0: the order in which the samples were really taken."""
+    nanoseconds: int
+    """Wall-clock time of the whole sample, > 0."""
+    warm_up: bool = False
+    """Taken to warm caches, threads and clocks; kept, but no verdict rests on it."""
+    steps: int = 1
+    """Calls of `pool.step` inside the sample: more than 1 where one call is too short for the clock."""
+
+    @property
+    def milliseconds(self) -> float:
+        """Time of one `pool.step`, in milliseconds."""
+        return self.nanoseconds / self.steps / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What the samples say of one candidate, as a time relative to the native default's."""
+
+    candidate: Candidate
+    samples: int
+    """Samples that count: warm-ups are not among them."""
+    milliseconds: float
+    """Median time of one `pool.step`, in milliseconds."""
+    relative: float
+    """Time of a step over the native default's, from paired comparisons: 0.94 is 6 % less."""
+    low: float
+    """Lower end of the 95 % confidence interval of `relative`."""
+    high: float
+    """Upper end of the 95 % confidence interval of `relative`."""
+
+
+Reason = Literal["budget", "noise", "too few"]
+"""Why a verdict is not decided: time ran out, the spread is too wide, or too few samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What samples say together: a choice, what it gains, and whether that is proven."""
+
+    candidate: Candidate
+    """The choice. The native default unless another candidate is proven faster."""
+    decided: bool
+    """True if more samples would not change the choice by more than what is worth it."""
+    reason: Reason | None
+    """Why not, where `decided` is False."""
+    gain: float
+    """Share of the native default's time that the choice saves: 0.06 is 6 %; 0 for the default."""
+    gain_low: float
+    """Lower end of the 95 % confidence interval of `gain`."""
+    gain_high: float
+    """Upper end of the 95 % confidence interval of `gain`."""
+    ties: tuple[Candidate, ...] = ()
+    """Candidates that could not be told apart from the choice."""
+    estimates: tuple[Estimate, ...] = ()
+    """One per candidate with samples, the native default first, then by chunk size."""
+
+    @property
+    def chunk_size(self) -> int | None:
+        """The chosen chunk_size; None is the native default."""
+        return self.candidate.chunk_size
+
+
+@dataclass(frozen=True, slots=True)
+class Race:
+    """One race: every timing in the order it was taken, and the verdict they lead to."""
+
+    samples: tuple[Sample, ...]
+    verdict: Verdict
+    pool_seconds: float
+    """Time spent inside the pool, by the race's clock."""
+    failures: dict[Candidate, str] = field(default_factory=dict)
+    """Candidates on which the pool raised, with the error's text: they are out of the race."""
