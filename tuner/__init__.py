@@ -1,1 +1,72 @@
+"""Measures which chunk_size a MuJoCo thread pool should use, once, and remembers it.
+
+The public names, imported when they are first used: `import tuner` costs nothing, and a hit
+in the database does not load what only a measurement needs.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
 __version__ = "0.1.0"
+
+if TYPE_CHECKING:
+    from tuner.bench import benchmark_chunk_sizes
+    from tuner.cache import load_cache, store_cache
+    from tuner.candidates import filter_candidates, make_candidates
+    from tuner.device import device_fingerprint
+    from tuner.keys import make_cache_key
+    from tuner.paths import cache_path
+    from tuner.race import race_chunk_sizes
+    from tuner.resolve import resolve_chunk_size
+    from tuner.selection import select_chunk_size
+    from tuner.store.lock import file_lock
+    from tuner.workload import model_signature
+
+_HOMES = {
+    "benchmark_chunk_sizes": "tuner.bench",
+    "cache_path": "tuner.paths",
+    "device_fingerprint": "tuner.device",
+    "file_lock": "tuner.store.lock",
+    "filter_candidates": "tuner.candidates",
+    "load_cache": "tuner.cache",
+    "make_cache_key": "tuner.keys",
+    "make_candidates": "tuner.candidates",
+    "model_signature": "tuner.workload",
+    "race_chunk_sizes": "tuner.race",
+    "resolve_chunk_size": "tuner.resolve",
+    "select_chunk_size": "tuner.selection",
+    "store_cache": "tuner.cache",
+}
+
+__all__ = [
+    "__version__",
+    "benchmark_chunk_sizes",
+    "cache_path",
+    "device_fingerprint",
+    "file_lock",
+    "filter_candidates",
+    "load_cache",
+    "make_cache_key",
+    "make_candidates",
+    "model_signature",
+    "race_chunk_sizes",
+    "resolve_chunk_size",
+    "select_chunk_size",
+    "store_cache",
+]
+
+
+def __getattr__(name: str) -> object:
+    """Load a public name from its module at its first use."""
+    home = _HOMES.get(name)
+    if home is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(import_module(home), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return __all__

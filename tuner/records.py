@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
-from typing import Literal
+from datetime import datetime
+from typing import Any, Literal
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -31,7 +33,7 @@ class Sample:
 
     candidate: Candidate
     round: int
-    """Which block of the run it was taken in, from 0; samples of one block are neighbours in time."""
+    """Which block of the run it belongs to, from 0: samples of a block are neighbours in time."""
     order: int
     """Its place in the whole run, from 0: the order in which the samples were really taken."""
     nanoseconds: int
@@ -39,7 +41,7 @@ class Sample:
     warm_up: bool = False
     """Taken to warm caches, threads and clocks; kept, but no verdict rests on it."""
     steps: int = 1
-    """Calls of `pool.step` inside the sample: more than 1 where one call is too short for the clock."""
+    """Calls of `pool.step` inside the sample: more than 1 where one is too short for the clock."""
 
     @property
     def milliseconds(self) -> float:
@@ -78,11 +80,13 @@ class Verdict:
     """True if more samples would not change the choice by more than what is worth it."""
     reason: Reason | None
     """Why not, where `decided` is False."""
-    gain: float
-    """Share of the native default's time that the choice saves: 0.06 is 6 %; 0 for the default."""
-    gain_low: float
+    gain: float | None
+    """Share of the native default's time that the choice saves: 0.06 is 6 %; 0 for the default.
+
+    None where no comparison is known: an answer that came without its timings."""
+    gain_low: float | None
     """Lower end of the 95 % confidence interval of `gain`."""
-    gain_high: float
+    gain_high: float | None
     """Upper end of the 95 % confidence interval of `gain`."""
     ties: tuple[Candidate, ...] = ()
     """Candidates that could not be told apart from the choice."""
@@ -105,3 +109,66 @@ class Race:
     """Time spent inside the pool, by the race's clock."""
     failures: dict[Candidate, str] = field(default_factory=dict)
     """Candidates on which the pool raised, with the error's text: they are out of the race."""
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """How things stood when a run was made. Never part of a key. None where it is unknown."""
+
+    hostname: str | None = None
+    pid: int | None = None
+    load_average: float | None = None
+    """Mean number of runnable tasks over the last minute, before the run."""
+    tuner_version: str | None = None
+    python_version: str | None = None
+    mujoco_version: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What the database says of one key: the verdict, and the timings for a person to read."""
+
+    verdict: Verdict
+    per_candidate_ms: dict[str, float]
+    """Milliseconds of one step by candidate, "None" for the native default."""
+
+    @property
+    def chunk_size(self) -> int | None:
+        """The chosen chunk_size; None is an answer too: the native default won."""
+        return self.verdict.chunk_size
+
+
+State = Literal["complete", "cut short", "failed", "imported"]
+"""How a run ended: as planned, by its budget, with an error, or it came from elsewhere."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One tuning of one key, as it is stored: its samples and how they came about."""
+
+    state: State
+    finished: datetime
+    """When it ended, UTC."""
+    started: datetime | None = None
+    """When it began, UTC; None where nobody noted it."""
+    uid: str = field(default_factory=lambda: os.urandom(16).hex())
+    """Its name across databases: a run that comes back by an import is recognised by it."""
+    plan: str | None = None
+    """How the timings were laid out: "race", "fixed plan"."""
+    work: str | None = None
+    """Which work was timed, in words: the caller's state, or how it was made."""
+    samples: tuple[Sample, ...] = ()
+    pool: str | None = None
+    """Implementation that stepped the environments, "mujoco.rollout" say."""
+    pool_version: str | None = None
+    seed: int | None = None
+    """What the order of the timings was drawn from."""
+    time_budget_seconds: float | None = None
+    pool_seconds: float | None = None
+    """Time spent inside the pool."""
+    model_file: str | None = None
+    circumstances: Circumstances = Circumstances()
+    message: str | None = None
+    """What went wrong: a candidate that raised, or why the whole run failed."""
+    other_facts: dict[str, Any] = field(default_factory=dict)
+    """What a caller of `store_cache` wrote beside the known fields."""

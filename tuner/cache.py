@@ -1,0 +1,128 @@
+"""The database seen as a dictionary: {key: {"chunk_size": ..., "per_candidate_ms": ...}}.
+
+For callers who know the answer already and want it kept, or want all answers at once. The
+native default is a full answer: {"chunk_size": None} is stored and found like any other.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tuner.candidates import whole_number
+from tuner.errors import ArgumentError
+from tuner.keys import CacheKey
+from tuner.records import Candidate, Circumstances, Run, Sample, Verdict
+from tuner.store.lookup import read_answers
+
+KNOWN_FIELDS = ("chunk_size", "per_candidate_ms", "model_file", "hostname")
+NANOSECONDS_PER_MS = 1e6
+
+
+def load_cache(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
+    """Read every answer of a database. Does not write, and makes no file.
+
+    Returns:
+        {key: value}; {} for a missing file. A value has "chunk_size" (None: the native default
+        won) and, where known, "per_candidate_ms" ({"None": ms, "4": ms, ...}, milliseconds of
+        one step), "model_file" and "hostname".
+
+    Raises:
+        DatabaseError: if the file is there and is not a tuning database.
+    """
+    return read_answers(Path(path))
+
+
+def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]) -> None:
+    """Add an answer to a database, as an imported run. Other keys stay as they are.
+
+    Args:
+        path: The database; made if it is missing.
+        key: What `make_cache_key` returned (its facts are stored too), or any text.
+        value: "chunk_size", and if known "per_candidate_ms", "model_file", "hostname";
+            further fields are kept and come back.
+
+    Raises:
+        ArgumentError: if the value is not one a pool could use; nothing is stored.
+        DatabaseError: if the file cannot be written.
+    """
+    from tuner.store.ledger import check_digest, save_run  # SQLAlchemy, on the cold path only
+
+    check_digest(key)
+    timings = _timings(value)
+    verdict = Verdict(
+        candidate=Candidate(_chunk_size(value, key)),
+        decided=True,
+        reason=None,
+        gain=None,
+        gain_low=None,
+        gain_high=None,
+    )
+    run = Run(
+        state="imported",
+        finished=datetime.now(UTC),
+        plan="store_cache",
+        samples=_samples(timings),
+        model_file=_text(value, "model_file"),
+        circumstances=Circumstances(hostname=_text(value, "hostname")),
+        other_facts={name: item for name, item in value.items() if name not in KNOWN_FIELDS},
+    )
+    save_run(Path(path), key, run, verdict, timings)
+
+
+def _chunk_size(value: Mapping[str, Any], key: str) -> int | None:
+    if "chunk_size" not in value:
+        raise ArgumentError(
+            f"the value has no chunk_size, only {sorted(map(str, value))}: "
+            'give {"chunk_size": None} for the native default'
+        )
+    if value["chunk_size"] is None:
+        return None
+    chunk_size = whole_number(value["chunk_size"], "chunk_size")
+    if isinstance(key, CacheKey) and chunk_size > key.facts.num_envs:
+        raise ArgumentError(
+            f"chunk_size {chunk_size} is above num_envs {key.facts.num_envs}: "
+            "one work item cannot hold more than all environments"
+        )
+    return chunk_size
+
+
+def _timings(value: Mapping[str, Any]) -> dict[str, float]:
+    timings = value.get("per_candidate_ms") or {}
+    return {str(name): _positive(ms, str(name)) for name, ms in timings.items()}
+
+
+def _positive(ms: Any, name: str) -> float:
+    if isinstance(ms, (bool, str)) or not hasattr(ms, "__float__") or not 0 < ms < math.inf:
+        raise ArgumentError(
+            f"per_candidate_ms[{name!r}] is {ms!r}: give milliseconds, a number above 0"
+        )
+    return float(ms)
+
+
+def _samples(timings: Mapping[str, float]) -> tuple[Sample, ...]:
+    """Keep each candidate's time as the one sample of it that is known."""
+    return tuple(
+        Sample(
+            candidate=Candidate(
+                None if name == "None" else whole_number(_number(name), "candidate")
+            ),
+            round=0,
+            order=order,
+            nanoseconds=max(1, round(ms * NANOSECONDS_PER_MS)),
+        )
+        for order, (name, ms) in enumerate(timings.items())
+    )
+
+
+def _number(name: str) -> int | str:
+    return int(name) if name.isdecimal() else name
+
+
+def _text(value: Mapping[str, Any], name: str) -> str | None:
+    text = value.get(name)
+    return None if text is None else str(text)

@@ -1,0 +1,69 @@
+"""What several commands share: how the database is named, and how an error leaves."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from tuner.errors import TunerError
+from tuner.paths import DATABASE_VARIABLE, cache_path
+
+FAILED = 1
+FINDING = 3
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class Failing(click.Group):
+    """A group whose commands fail with one clear line and exit code 1, never a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error of ours becomes its message."""
+        try:
+            return super().invoke(ctx)
+        except TunerError as error:
+            click.echo(f"tuner: {' '.join(str(error).split())}", err=True)
+            ctx.exit(FAILED)
+
+
+def database_option(command: Command) -> Command:
+    """Add --database, which counts wherever on the line it stands; the last one wins."""
+    return click.option(
+        "--database",
+        metavar="PATH|URL",
+        expose_value=True,
+        callback=_remember,
+        help=f"The tuning database.  [default: ${DATABASE_VARIABLE}, then the user's data folder]",
+    )(command)
+
+
+def _remember(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    shared = ctx.ensure_object(dict)
+    if value is not None:
+        shared["database"] = value
+    return shared.get("database")
+
+
+def existing(database: str | None) -> Path:
+    """Name the database for a command that only reads it.
+
+    Raises:
+        click.ClickException: if there is none; reading never makes one.
+    """
+    file = cache_path(database)
+    if not file.exists():
+        raise click.ClickException(
+            f"there is no tuning database at {file}: `tuner tune MODEL.xml --num-envs N` makes it"
+        )
+    return file
+
+
+def print_json(value: Any) -> None:
+    """Print what a program is to read."""
+    json.dump(value, sys.stdout, indent=2, allow_nan=False)
+    sys.stdout.write("\n")

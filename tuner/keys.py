@@ -1,0 +1,168 @@
+"""Facts in, digest out: what makes two tunings the same tuning.
+
+A digest here is the same in every process, on every machine, under every locale and hash
+seed. This module reads nothing but its arguments.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from hashlib import sha256
+from typing import Any
+
+from tuner.errors import ArgumentError
+
+DIGEST_LENGTH = 32
+"""Hexadecimal digits kept of the SHA-256: 128 bits, no accidental twin in any fleet."""
+
+Facts = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyFacts:
+    """The facts behind a key: what was asked for, on what machine, for what model."""
+
+    model: Facts
+    """The model signature."""
+    device: Facts
+    """The device fingerprint."""
+    backend_type: str
+    num_envs: int
+    nthread: int
+    dtype: str
+    """NumPy's name of the environments' scalar type: float32 or float64, say."""
+    post_step_forward_sensor: bool
+    bench_nsteps: int
+    """Physics steps inside one timed `pool.step`."""
+
+
+class CacheKey(str):
+    """A key's digest that remembers the facts it was made from.
+
+    It is a `str` in every respect; the facts let `store_cache` fill the typed columns.
+    """
+
+    __slots__ = ("facts",)
+    facts: KeyFacts
+
+    def __new__(cls, digest: str, facts: KeyFacts) -> CacheKey:
+        """Join a digest and the facts it was made from."""
+        key = super().__new__(cls, digest)
+        key.facts = facts
+        return key
+
+    def __getnewargs__(self) -> tuple[str, KeyFacts]:  # type: ignore[override]
+        return str(self), self.facts
+
+
+def canonical_json(facts: Any) -> str:
+    """Write facts as the one JSON text that equal facts share.
+
+    Keys are sorted, NumPy scalars become Python's, a tuple is a list.
+
+    Raises:
+        ArgumentError: for a value with no canonical form (NaN, an infinity, an object).
+    """
+    return json.dumps(_plain(facts), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+
+
+def facts_digest(scheme: str, facts: Any) -> str:
+    """Digest facts under a scheme's name, which stays readable in front: `m1_5f0c...`."""
+    text = canonical_json(facts)
+    return f"{scheme}_{sha256(text.encode()).hexdigest()[:DIGEST_LENGTH]}"
+
+
+def model_digest(model_sig: Mapping[str, Any]) -> str:
+    """Digest a model signature."""
+    return facts_digest("m1", model_sig)
+
+
+def device_digest(device: Mapping[str, Any]) -> str:
+    """Digest a device fingerprint."""
+    return facts_digest("d1", device)
+
+
+def make_cache_key(
+    *,
+    backend_type: str,
+    model_sig: Mapping[str, Any],
+    device: Mapping[str, Any],
+    num_envs: int,
+    nthread: int,
+    dtype: Any,
+    post_step_forward_sensor: bool,
+    bench_nsteps: int,
+) -> CacheKey:
+    """Make the key under which the timings of one work load on one machine are kept.
+
+    Args:
+        backend_type: Name of what steps the environments, "mujoco" by default elsewhere.
+        model_sig: What `model_signature` returned, or facts of your own.
+        device: What `device_fingerprint` returned, or facts of your own.
+        num_envs: Environments stepped by one call.
+        nthread: Threads of the pool.
+        dtype: The environments' scalar type in any spelling NumPy takes: np.float32,
+            "float32" and np.dtype("float32") make the same key.
+        post_step_forward_sensor: Whether a step ends with a forward pass for its sensors.
+        bench_nsteps: Physics steps inside one timed step.
+
+    Returns:
+        The digest, a `str`; the same for the same facts in every process.
+
+    Raises:
+        ArgumentError: for a fact with no canonical form.
+    """
+    facts = KeyFacts(
+        model=_plain(dict(model_sig)),
+        device=_plain(dict(device)),
+        backend_type=str(backend_type),
+        num_envs=int(num_envs),
+        nthread=int(nthread),
+        dtype=dtype_name(dtype),
+        post_step_forward_sensor=bool(post_step_forward_sensor),
+        bench_nsteps=int(bench_nsteps),
+    )
+    return key_of(facts)
+
+
+def key_of(facts: KeyFacts) -> CacheKey:
+    """Make the key of facts that are already in canonical form."""
+    fields = {name: getattr(facts, name) for name in KeyFacts.__slots__}
+    return CacheKey(facts_digest("k1", fields), facts)
+
+
+def dtype_name(dtype: Any) -> str:
+    """Name a scalar type as NumPy does, whichever of its spellings came in.
+
+    Raises:
+        ArgumentError: if NumPy does not know it.
+    """
+    import numpy as np  # whoever asks has it loaded; `import tuner` alone must not pay for it
+
+    try:
+        return str(np.dtype(dtype).name)
+    except TypeError as error:
+        raise ArgumentError(
+            f"dtype {dtype!r} is not a NumPy type: give float32 or float64"
+        ) from error
+
+
+def _plain(value: Any) -> Any:
+    """Reduce a value to what JSON has one spelling for."""
+    if value is None or type(value) in (bool, int, str):
+        return value
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and value - value == 0.0:  # NaN and infinities fail this
+        return float(value)
+    if isinstance(value, (int, str)):  # IntEnum and their like: the plain value under it
+        return int(value) if isinstance(value, int) else str(value)
+    if hasattr(value, "item") and getattr(value, "ndim", None) == 0:  # a NumPy scalar
+        return _plain(value.item())
+    raise ArgumentError(
+        f"{value!r} cannot be part of a key: use numbers, texts, lists and dicts of them"
+    )

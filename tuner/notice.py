@@ -1,0 +1,33 @@
+"""One line to whoever watches the job: through logging where the host set it up, else stderr.
+
+A line is worth less than the job: nothing that goes wrong here reaches the caller. `logging`
+is never imported from here, because a process that has not imported it has not set it up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+
+LOGGER = "tuner"
+
+
+def inform(message: str) -> None:
+    """Say what happened."""
+    _say("INFO", message)
+
+
+def warn(message: str) -> None:
+    """Say what went wrong, and what to do next."""
+    _say("WARNING", message)
+
+
+def _say(level: str, message: str) -> None:
+    line = " ".join(message.split())
+    with contextlib.suppress(Exception):
+        logging = sys.modules.get("logging")
+        logger = logging.getLogger(LOGGER) if logging else None
+        if logging is not None and logger is not None and logger.hasHandlers():
+            logger.log(getattr(logging, level), "%s", line)
+        else:
+            print(f"tuner: {line}", file=sys.stderr, flush=True)

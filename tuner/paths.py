@@ -1,0 +1,50 @@
+"""Where the tuning database is: flag, then environment, then the platform's own place.
+
+Computes paths only: creates no folder and opens no file.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from urllib.parse import unquote
+
+from tuner.errors import DatabaseError
+
+DATABASE_VARIABLE = "TUNER_DATABASE"
+FILE_NAME = "tuning.db"
+SQLITE_SCHEMES = ("sqlite", "sqlite+pysqlite")
+
+
+def cache_path(database: str | os.PathLike[str] | None = None) -> Path:
+    """Say where the tuning database is.
+
+    Args:
+        database: A path or an SQLAlchemy URL (sqlite:///...). Without it the environment
+            variable TUNER_DATABASE counts, and without that the user's data directory.
+
+    Raises:
+        DatabaseError: for a URL of another database than a SQLite file.
+    """
+    named = database if database is not None else os.environ.get(DATABASE_VARIABLE)
+    if named:
+        return _from_url_or_path(os.fspath(named))
+    import platformdirs  # not needed, and so not loaded, where the place is named
+
+    return platformdirs.user_data_path("tuner", appauthor=False) / FILE_NAME
+
+
+def _from_url_or_path(named: str) -> Path:
+    scheme, separator, rest = named.partition("://")
+    if not separator:
+        return Path(named).expanduser()
+    if scheme not in SQLITE_SCHEMES:
+        raise DatabaseError(
+            f"database {named!r}: only SQLite files can be used; "
+            "give a path or sqlite:////absolute/path.db"
+        )
+    location = unquote(rest.partition("?")[0])
+    # SQLAlchemy's form: sqlite:///relative and sqlite:////absolute
+    if not location.startswith("/") or location == "/":
+        raise DatabaseError(f"database {named!r} names no file: give sqlite:////absolute/path.db")
+    return Path(location[1:])

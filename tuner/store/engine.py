@@ -1,0 +1,85 @@
+"""Opens the database through SQLAlchemy, for everything that is not a hit.
+
+One context manager for writing and one for reading own begin, commit, rollback and the
+translation of driver errors. A writer takes the write lock before it reads (BEGIN IMMEDIATE):
+a deferred transaction that reads first and writes later fails at once when another process
+has committed in between, whatever the busy timeout.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from tuner.errors import DatabaseError
+from tuner.store.sqlite import BUSY_SECONDS, error_name, open_read_only
+
+
+@contextmanager
+def writing(database: Path) -> Iterator[sa.Connection]:
+    """Open a file for one write transaction: committed at the end, rolled back on any error.
+
+    The file is made if it is missing; its folder must exist.
+
+    Raises:
+        DatabaseError: for whatever the driver raises.
+    """
+    with _connected(database, "write", lambda: _open_for_writing(database)) as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        try:
+            yield connection
+            connection.exec_driver_sql("COMMIT")
+        except BaseException:
+            _roll_back(connection)
+            raise
+
+
+@contextmanager
+def reading(database: Path) -> Iterator[sa.Connection]:
+    """Open an existing file for reading; what it shows is one moment's state. Never writes.
+
+    Raises:
+        DatabaseError: for whatever the driver raises; a missing file is one of them.
+    """
+    with _connected(database, "read", lambda: open_read_only(database)) as connection:
+        connection.exec_driver_sql("BEGIN")
+        yield connection
+        connection.exec_driver_sql("ROLLBACK")
+
+
+@contextmanager
+def _connected(
+    database: Path, deed: str, connect: Callable[[], sqlite3.Connection]
+) -> Iterator[sa.Connection]:
+    """Connect once, and translate whatever the driver raises until the end."""
+    # NullPool: a connection must not cross a fork, and a tuner opens its file a few times in
+    # its life. AUTOCOMMIT keeps SQLAlchemy's own BEGIN away, because it is a deferred one.
+    engine = sa.create_engine(
+        "sqlite://", creator=connect, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT"
+    )
+    try:
+        with engine.connect() as connection:
+            yield connection
+    except (sa.exc.DBAPIError, sqlite3.Error) as error:
+        cause = getattr(error, "orig", None) or error
+        raise DatabaseError(
+            f"cannot {deed} the tuning database {database}: {cause} ({error_name(cause)}); "
+            "nothing was changed"
+        ) from error
+
+
+def _open_for_writing(database: Path) -> sqlite3.Connection:
+    connection = sqlite3.connect(database, timeout=BUSY_SECONDS, isolation_level=None)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _roll_back(connection: sa.Connection) -> None:
+    """Undo what the transaction did. SQLite may have done so itself, a full disk does that."""
+    driver = connection.connection.driver_connection
+    if isinstance(driver, sqlite3.Connection) and driver.in_transaction:
+        driver.rollback()

@@ -1,0 +1,266 @@
+"""Writes runs and verdicts, and reads them back for people. One transaction a deed.
+
+A run goes in whole or not at all, together with the verdict that it leads to; nothing is
+overwritten but the verdict, which can be made again from the samples. No pool is ever timed
+while a transaction is open: a caller hands over what is finished.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import insert
+
+from tuner.errors import ArgumentError
+from tuner.keys import CacheKey, KeyFacts, canonical_json, device_digest, model_digest
+from tuner.records import Run, Sample, Verdict
+from tuner.store import schema
+from tuner.store.engine import reading, writing
+from tuner.store.migrate import upgrade
+
+LARGEST_INTEGER = 2**63 - 1
+
+
+def utc_text(moment: datetime) -> str:
+    """Write a moment as the database holds it: UTC, microseconds, a Z."""
+    return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
+
+
+def save_run(
+    database: Path,
+    key: str,
+    run: Run,
+    verdict: Verdict | None,
+    per_candidate_ms: Mapping[str, float],
+) -> int:
+    """Store a run with all its samples, and what the key's verdict is now.
+
+    Args:
+        database: The file; made or upgraded if need be.
+        key: What `make_cache_key` made, with its facts; a plain string has none to store.
+        run: What was measured.
+        verdict: What it says; None (a failed run) leaves the key's verdict as it is.
+        per_candidate_ms: Milliseconds of one step by candidate, "None" for the native
+            default, kept in the verdict's row for a hit to show.
+
+    Returns:
+        The run's number in this database.
+
+    Raises:
+        DatabaseError: if nothing could be stored; the database is as it was.
+    """
+    upgrade(database)
+    with writing(database) as connection:
+        key_id = _key_row(connection, key)
+        run_id = _insert_run(connection, key_id, run)
+        if run.samples:
+            connection.execute(sa.insert(schema.sample), _sample_rows(run_id, run.samples))
+        if verdict is not None:
+            _put_verdict(connection, key, key_id, run_id, verdict, per_candidate_ms)
+    return run_id
+
+
+def read_overview(database: Path) -> list[dict[str, Any]]:
+    """Read the view `tuning_overview`, the keys measured last first. Does not write."""
+    with reading(database) as connection:
+        rows = connection.exec_driver_sql(
+            "SELECT * FROM tuning_overview ORDER BY last_measured_utc DESC, tuning_key"
+        )
+        return [dict(row) for row in rows.mappings()]
+
+
+def find_keys(database: Path, prefix: str) -> list[str]:
+    """List the keys whose digest starts with a text, with or without the scheme in front."""
+    with reading(database) as connection:
+        keys = connection.execute(
+            sa.select(schema.tuning_key.c.digest)
+            .where(
+                sa.or_(
+                    schema.tuning_key.c.digest.startswith(prefix, autoescape=True),
+                    schema.tuning_key.c.digest.startswith(f"k1_{prefix}", autoescape=True),
+                )
+            )
+            .order_by(schema.tuning_key.c.digest)
+        )
+        return list(keys.scalars())
+
+
+def read_key(database: Path, key: str) -> dict[str, Any]:
+    """Read all there is about one key: its overview, candidates and runs. Does not write."""
+    with reading(database) as connection:
+        overview = connection.exec_driver_sql(
+            "SELECT * FROM tuning_overview WHERE tuning_key = ?", (key,)
+        )
+        candidates = connection.exec_driver_sql(
+            "SELECT chunk_size, samples, min_ms, median_ms, mean_ms, relative_to_default "
+            "FROM candidate_timing WHERE tuning_key = ? ORDER BY chunk_size NULLS FIRST",
+            (key,),
+        )
+        runs = connection.exec_driver_sql(
+            "SELECT * FROM run_history WHERE tuning_key = ? ORDER BY finished_utc, run_id", (key,)
+        )
+        return {
+            "overview": dict(overview.mappings().one()),
+            "candidates": [dict(row) for row in candidates.mappings()],
+            "runs": [dict(row) for row in runs.mappings()],
+        }
+
+
+def _key_row(connection: sa.Connection, key: str) -> int:
+    """Find or make a key's row, and those of its model and its device."""
+    table = schema.tuning_key
+    found = connection.execute(
+        sa.select(table.c.key_id, table.c.model_id).where(table.c.digest == str(key))
+    ).one_or_none()
+    if found is not None and (found.model_id is not None or not isinstance(key, CacheKey)):
+        return int(found.key_id)
+    facts = _key_values(connection, key.facts) if isinstance(key, CacheKey) else {}
+    if found is not None:  # stored before by its digest alone: now its facts are known
+        connection.execute(sa.update(table).where(table.c.key_id == found.key_id).values(**facts))
+        return int(found.key_id)
+    result = connection.execute(
+        sa.insert(table).values(digest=str(key), **facts).returning(table.c.key_id)
+    )
+    return int(result.scalar_one())
+
+
+def _key_values(connection: sa.Connection, facts: KeyFacts) -> dict[str, Any]:
+    model_row = _typed(facts.model, schema.MODEL_FIELDS) | {"digest": model_digest(facts.model)}
+    device_row = _typed(facts.device, schema.DEVICE_FIELDS) | {
+        "digest": device_digest(facts.device)
+    }
+    return {
+        "model_id": _find_or_insert(connection, schema.model, "model_id", model_row),
+        "device_id": _find_or_insert(connection, schema.device, "device_id", device_row),
+        **{name: getattr(facts, name) for name in schema.RUN_PARAMETERS},
+        "post_step_forward_sensor": int(facts.post_step_forward_sensor),
+    }
+
+
+def _typed(facts: Mapping[str, Any], columns: Mapping[str, type]) -> dict[str, Any]:
+    """Split facts into those that fit a column of their own and the rest, kept as JSON."""
+    fitting = {name: facts.get(name) for name, kind in columns.items()}
+    for name, kind in columns.items():
+        if not _fits(fitting[name], kind):
+            fitting[name] = None
+    rest = {name: value for name, value in facts.items() if fitting.get(name) is None}
+    return fitting | {"other_facts": canonical_json(rest) if rest else None}
+
+
+def _fits(value: Any, kind: type) -> bool:
+    if type(value) is int:
+        return kind is int and 0 <= value <= LARGEST_INTEGER
+    return type(value) is kind
+
+
+def _find_or_insert(
+    connection: sa.Connection, table: sa.TableClause, id_name: str, values: dict[str, Any]
+) -> int:
+    # Both within one write transaction: nobody can come in between.
+    query = sa.select(table.c[id_name]).where(table.c.digest == values["digest"])
+    found = connection.execute(query).scalar()
+    if found is None:
+        found = connection.execute(
+            sa.insert(table).returning(table.c[id_name]), values
+        ).scalar_one()
+    return int(found)
+
+
+def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
+    around = run.circumstances
+    values = {
+        "key_id": key_id,
+        "uid": run.uid,
+        "state": run.state,
+        "plan": run.plan,
+        "work": run.work,
+        "pool": run.pool,
+        "pool_version": run.pool_version,
+        "seed": run.seed,
+        "time_budget_seconds": run.time_budget_seconds,
+        "pool_seconds": run.pool_seconds,
+        "started_utc": utc_text(run.started) if run.started else None,
+        "finished_utc": utc_text(run.finished),
+        "model_file": run.model_file,
+        "hostname": around.hostname,
+        "pid": around.pid,
+        "load_average": around.load_average,
+        "tuner_version": around.tuner_version,
+        "mujoco_version": around.mujoco_version,
+        "python_version": around.python_version,
+        "message": run.message,
+        "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
+    }
+    result = connection.execute(sa.insert(schema.run).returning(schema.run.c.run_id), values)
+    return int(result.scalar_one())
+
+
+def _sample_rows(run_id: int, samples: Sequence[Sample]) -> list[dict[str, Any]]:
+    return [
+        {
+            "run_id": run_id,
+            "sample_order": sample.order,
+            "round": sample.round,
+            "chunk_size": sample.candidate.chunk_size,
+            "nanoseconds": sample.nanoseconds,
+            "warm_up": int(sample.warm_up),
+            "steps": sample.steps,
+        }
+        for sample in samples
+    ]
+
+
+def _put_verdict(
+    connection: sa.Connection,
+    key: str,
+    key_id: int,
+    run_id: int,
+    verdict: Verdict,
+    per_candidate_ms: Mapping[str, float],
+) -> None:
+    runs, samples, last = connection.execute(
+        sa.select(
+            sa.func.count(sa.distinct(schema.run.c.run_id)),
+            sa.func.count(schema.sample.c.run_id),
+            sa.func.max(schema.run.c.finished_utc),
+        )
+        .select_from(
+            schema.run.outerjoin(schema.sample, schema.sample.c.run_id == schema.run.c.run_id)
+        )
+        .where(schema.run.c.key_id == key_id, schema.run.c.state != "failed")
+    ).one()
+    values = {
+        "key_digest": str(key),
+        "chunk_size": verdict.chunk_size,
+        "decided": int(verdict.decided),
+        "reason": verdict.reason,
+        "gain": verdict.gain,
+        "gain_low": verdict.gain_low,
+        "gain_high": verdict.gain_high,
+        "runs": runs,
+        "samples": samples,
+        "latest_run_id": run_id,
+        "last_measured_utc": last,
+        "per_candidate_ms": json.dumps(dict(per_candidate_ms)) if per_candidate_ms else None,
+    }
+    changes = {name: value for name, value in values.items() if name != "key_digest"}
+    connection.execute(
+        insert(schema.verdict)
+        .values(**values)
+        .on_conflict_do_update(index_elements=["key_digest"], set_=changes)
+    )
+
+
+def check_digest(key: str) -> None:
+    """Check that a text can stand as a key.
+
+    Raises:
+        ArgumentError: if it is not a text of 1 to 1000 characters.
+    """
+    if not isinstance(key, str) or not 1 <= len(key) <= 1000:
+        raise ArgumentError(f"key {str(key)[:50]!r} is not a key: give what make_cache_key returns")

@@ -1,0 +1,91 @@
+"""Brings a database file to the schema that this code knows. Migrations are its only author.
+
+A new file is `upgrade head` from nothing. The write lock is taken before the file's revision
+is read, so that of many processes that find an old file one upgrades it and the others wait,
+look again, and find nothing to do.
+"""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+
+import sqlalchemy as sa
+
+from tuner.errors import DatabaseError
+from tuner.store.engine import writing
+from tuner.store.lookup import OLDER_REVISIONS, REVISION, unknown_revision
+
+# Alembic keeps its context in module globals: two upgrades at once in threads of one process
+# have crashed the interpreter.
+_ONE_AT_A_TIME = threading.Lock()
+
+
+def migrations_folder() -> Path:
+    """Find the migrations: inside an installed package, or at the root of a checkout."""
+    package = Path(__file__).parents[1]
+    for folder in (package / "migrations", package.parent / "migrations"):
+        if (folder / "env.py").is_file():
+            return folder
+    raise DatabaseError(
+        f"the migrations are missing from the installation in {package}: reinstall tuner"
+    )
+
+
+def make_folder(database: Path) -> None:
+    """Make the folder that a database is to lie in, for its owner only.
+
+    Raises:
+        DatabaseError: if it cannot be made.
+    """
+    try:
+        database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    except OSError as error:
+        raise DatabaseError(
+            f"cannot make the folder {database.parent} for the tuning database: "
+            f"{error.strerror}; make it, or name another place with TUNER_DATABASE"
+        ) from error
+
+
+def stored_revision(connection: sa.Connection) -> str | None:
+    """Read which schema a file has; None for an empty one. Does not write."""
+    if not sa.inspect(connection).has_table("alembic_version"):
+        return None
+    return connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+
+
+def upgrade(database: Path) -> tuple[str | None, str]:
+    """Bring a file to the schema of this code, making it if it is missing.
+
+    Returns:
+        The revision before (None for a new file) and the revision now.
+
+    Raises:
+        SchemaError: if the file was written by a newer tuner; it is unchanged.
+        DatabaseError: if the file cannot be opened or written.
+    """
+    make_folder(database)
+    with _ONE_AT_A_TIME, writing(database) as connection:
+        before = stored_revision(connection)
+        if before == REVISION:
+            return before, REVISION
+        if before is not None and before not in OLDER_REVISIONS:
+            raise unknown_revision(database, before)
+        if before is None and sa.inspect(connection).get_table_names():
+            raise DatabaseError(
+                f"{database} is a database of something else: name another file "
+                "(this one is unchanged)"
+            )
+        _run_alembic(connection)
+    return before, REVISION
+
+
+def _run_alembic(connection: sa.Connection) -> None:
+    from alembic import command  # 0.6 s to import, and needed once in a file's life
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
+    config.set_main_option("path_separator", "os")
+    config.attributes["connection"] = connection
+    command.upgrade(config, "head")

@@ -1,0 +1,89 @@
+"""The names of tables and columns, for SQLAlchemy Core. Not their definition.
+
+Migrations are the schema's only author; a test compares these names with what they made.
+"""
+
+from sqlalchemy import column, table
+
+MODEL_FIELDS = dict.fromkeys(
+    ("nq", "nv", "nbody", "njnt", "nu", "ngeom", "nsensordata", "n_variants"), int
+)
+DEVICE_FIELDS = {"system": str, "machine": str, "cpu_count": int}
+RUN_PARAMETERS = (
+    "backend_type",
+    "num_envs",
+    "nthread",
+    "dtype",
+    "post_step_forward_sensor",
+    "bench_nsteps",
+)
+
+model = table(
+    "model",
+    *map(column, ("model_id", "digest", *MODEL_FIELDS, "other_facts")),
+)
+device = table(
+    "device",
+    *map(column, ("device_id", "digest", *DEVICE_FIELDS, "other_facts")),
+)
+tuning_key = table(
+    "tuning_key",
+    *map(column, ("key_id", "digest", "model_id", "device_id", *RUN_PARAMETERS)),
+)
+run = table(
+    "run",
+    *map(
+        column,
+        (
+            "run_id",
+            "key_id",
+            "uid",
+            "state",
+            "plan",
+            "work",
+            "pool",
+            "pool_version",
+            "seed",
+            "time_budget_seconds",
+            "pool_seconds",
+            "started_utc",
+            "finished_utc",
+            "model_file",
+            "hostname",
+            "pid",
+            "load_average",
+            "tuner_version",
+            "mujoco_version",
+            "python_version",
+            "message",
+            "other_facts",
+        ),
+    ),
+)
+sample = table(
+    "sample",
+    *map(
+        column,
+        ("run_id", "sample_order", "round", "chunk_size", "nanoseconds", "warm_up", "steps"),
+    ),
+)
+verdict = table(
+    "verdict",
+    *map(
+        column,
+        (
+            "key_digest",
+            "chunk_size",
+            "decided",
+            "reason",
+            "gain",
+            "gain_low",
+            "gain_high",
+            "runs",
+            "samples",
+            "latest_run_id",
+            "last_measured_utc",
+            "per_candidate_ms",
+        ),
+    ),
+)

@@ -1,0 +1,186 @@
+"""The cold path, top to bottom: claim the key, look again, time, decide, save.
+
+Raises what goes wrong; `resolve` turns that into the native default, the command line into a
+line and an exit code.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from tuner.candidates import filter_candidates, make_candidates
+from tuner.circumstances import circumstances
+from tuner.errors import ArgumentError
+from tuner.keys import CacheKey
+from tuner.pools import Pool, pool_identity
+from tuner.race import Progress, race_chunk_sizes
+from tuner.records import Answer, Race, Run, Verdict
+from tuner.store.ledger import save_run
+from tuner.store.lock import file_lock
+from tuner.store.lookup import find_answer
+from tuner.store.migrate import upgrade
+
+PLAN = "race"
+GRACE_S = 5.0
+"""What a measurement may take beyond its budget before others stop waiting for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The work to be timed: a pool, and what one step of it is given."""
+
+    pool: Pool
+    state: Any
+    """(num_envs, nstate) float64."""
+    control: Any
+    """(num_envs, nstep, nu) float64, or None."""
+    description: str
+    """Which work this is, in words, for the run's row."""
+
+    @classmethod
+    def of_caller(cls, pool: Pool, state: Any, control: Any, model: Any, nstep: int) -> Work:
+        """Time the caller's own state, with its controls or zeros in their place.
+
+        Zeros and not None: copying controls into the workers is a part of every real step.
+        """
+        if control is not None:
+            return cls(pool, state, control, "the caller's state and controls")
+        zeros = np.zeros((len(state), nstep, int(model.nu)))
+        return cls(pool, state, zeros, "the caller's state, zero controls")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of asking for a key."""
+
+    source: Literal["hit", "measured"]
+    answer: Answer
+    race: Race | None = None
+    """The measurement, where there was one."""
+
+
+def tune_key(
+    key: CacheKey,
+    database: Path,
+    work: Callable[[], Work],
+    *,
+    time_budget_s: float,
+    seed: int | None = None,
+    clock: Callable[[], float] = time.perf_counter,
+    model_file: str | None = None,
+    force: bool = False,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Answer a key from the database, or else measure it once and store what came out.
+
+    Args:
+        key: The key, with its facts.
+        database: The file; made or upgraded before anything is timed, so that a measurement
+            that could not be kept is not made.
+        work: Makes the work to be timed; called only if it is.
+        time_budget_s: Seconds of the pool's time.
+        seed: What the order of the timings is drawn from; None draws it afresh.
+        clock: Seconds, monotonic.
+        model_file: The model's file, for people to read.
+        force: Measure even if there is an answer; the run is added to those that are there.
+        progress: Told about the race once per block.
+
+    Raises:
+        TunerError: whatever went wrong, with the next step.
+    """
+    upgrade(database)
+    # Who waits here waits for the answer itself; who waited in vain takes the default.
+    with file_lock(lock_path(database), timeout_s=time_budget_s + GRACE_S):
+        answer = None if force else find_answer(database, key, key.facts.num_envs)
+        if answer is not None:
+            return Outcome("hit", answer)
+        return _measure_and_save(
+            key, database, work(), time_budget_s, seed, clock, model_file, progress
+        )
+
+
+def lock_path(database: Path) -> Path:
+    """Name the file whose lock says that somebody measures for this database."""
+    return database.with_name(database.name + ".lock")
+
+
+def _measure_and_save(
+    key: CacheKey,
+    database: Path,
+    work: Work,
+    time_budget_s: float,
+    seed: int | None,
+    clock: Callable[[], float],
+    model_file: str | None,
+    progress: Callable[[Progress], None] | None,
+) -> Outcome:
+    facts = key.facts
+    if len(work.state) != facts.num_envs:
+        raise ArgumentError(
+            f"state has {len(work.state)} rows and num_envs is {facts.num_envs}: "
+            "give one row per environment"
+        )
+    seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+    pool_name, pool_version = pool_identity(work.pool)
+    around = circumstances()
+    started = datetime.now(UTC)
+
+    def run(**outcome: Any) -> Run:
+        return Run(
+            started=started,
+            finished=datetime.now(UTC),
+            plan=PLAN,
+            work=work.description,
+            pool=pool_name,
+            pool_version=pool_version,
+            seed=seed,
+            time_budget_seconds=time_budget_s,
+            model_file=model_file,
+            circumstances=around,
+            **outcome,
+        )
+
+    chunks = make_candidates(facts.num_envs, facts.nthread)
+    try:
+        race = race_chunk_sizes(
+            work.pool,
+            work.state,
+            facts.bench_nsteps,
+            filter_candidates(chunks, facts.num_envs),
+            control=work.control,
+            post_step_forward_sensor=facts.post_step_forward_sensor,
+            time_budget_s=time_budget_s,
+            clock=clock,
+            seed=seed,
+            nthread=facts.nthread,
+            progress=progress,
+        )
+    except Exception as error:
+        save_run(database, key, run(state="failed", message=str(error)), None, {})
+        raise
+    finished = run(
+        state=_state(race.verdict),
+        samples=race.samples,
+        pool_seconds=race.pool_seconds,
+        message=_failures(race),
+    )
+    timings = {str(e.candidate.chunk_size): e.milliseconds for e in race.verdict.estimates}
+    save_run(database, key, finished, race.verdict, timings)
+    return Outcome("measured", Answer(race.verdict, timings), race)
+
+
+def _state(verdict: Verdict) -> Literal["complete", "cut short"]:
+    return "cut short" if verdict.reason == "budget" else "complete"
+
+
+def _failures(race: Race) -> str | None:
+    failures = [f"chunk {candidate}: {text}" for candidate, text in race.failures.items()]
+    return "; ".join(failures) or None
