@@ -1,0 +1,25 @@
+"""What every test stands on: no test ever touches the user's own database."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(autouse=True)
+def home_of_its_own(
+    tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> Path:
+    """Give each test, and the processes it starts, an empty home and no database named."""
+    home = tmp_path_factory.mktemp("home")
+    for variable in ("HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "USERPROFILE"):
+        monkeypatch.setenv(variable, str(home))
+    monkeypatch.delenv("TUNER_DATABASE", raising=False)
+    return home
+
+
+@pytest.fixture
+def database(tmp_path: Path) -> Path:
+    """Name a database that does not exist yet."""
+    return tmp_path / "tuning.db"
