@@ -131,8 +131,8 @@ def _waves(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
     tilt = rng.normal(0, 0.03)
     del n, t
     waves = list(zip(phases, sizes, (0.6, 1.1, 1.9, 3.0), strict=True))
-    return lambda c: tilt * math.log(c) + sum(
-        s * math.sin(p + w * math.log(c)) for p, s, w in waves
+    return lambda c: (
+        tilt * math.log(c) + sum(s * math.sin(p + w * math.log(c)) for p, s, w in waves)
     )
 
 
@@ -240,8 +240,10 @@ def _drift(rng: np.random.Generator, scale: float) -> Machine:
     phase = rng.uniform(0, 2 * math.pi)
     return Machine(
         _lognormal(0.01),
-        smooth=lambda t: (1 + total * min(t / span, 1.0))
-        * (1 + swing * math.sin(phase + 2 * math.pi * t / period)),
+        smooth=lambda t: (
+            (1 + total * min(t / span, 1.0))
+            * (1 + swing * math.sin(phase + 2 * math.pi * t / period))
+        ),
     )
 
 
@@ -264,9 +266,7 @@ def _neighbour(rng: np.random.Generator, scale: float) -> Machine:
     """Somebody else's job starts or stops once, within the first hundred steps."""
     when = scale * math.exp(rng.uniform(math.log(4), math.log(100)))
     load = rng.uniform(1.1, 1.8)
-    return Machine(
-        _lognormal(0.015), (when,), (1.0, load) if rng.integers(2) else (load, 1.0)
-    )
+    return Machine(_lognormal(0.015), (when,), (1.0, load) if rng.integers(2) else (load, 1.0))
 
 
 def _bursts(rng: np.random.Generator, scale: float) -> Machine:

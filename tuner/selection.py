@@ -248,9 +248,7 @@ def _expected_loss(fitted: Fit, choice: int) -> float:
     """An upper bound on what the choice is expected to lose to the best of the others."""
     gain = fitted.mean[choice] - fitted.mean
     variance = np.diag(fitted.covariance)
-    spread = np.sqrt(
-        np.maximum(variance + variance[choice] - 2 * fitted.covariance[choice], 1e-18)
-    )
+    spread = np.sqrt(np.maximum(variance + variance[choice] - 2 * fitted.covariance[choice], 1e-18))
     z = gain / spread
     density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
     below = 0.5 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in z]))

@@ -1,0 +1,207 @@
+"""The schema: made by migrations alone, typed, constrained, and readable at a SQL prompt."""
+
+from __future__ import annotations
+
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import sqlalchemy as sa
+
+from tests.facts import a_key
+from tuner import store_cache
+from tuner.errors import DatabaseError, SchemaError
+from tuner.store import schema
+from tuner.store.lookup import REVISION, find_answer
+from tuner.store.migrate import migrations_folder, upgrade
+
+ROOT = Path(__file__).parents[1]
+TABLES = {"model", "device", "tuning_key", "run", "sample", "verdict"}
+
+
+@pytest.fixture
+def connection(database: Path) -> Iterator[sqlite3.Connection]:
+    """Open a fresh database that holds one answer."""
+    store_cache(
+        database,
+        a_key(),
+        {"chunk_size": 4, "per_candidate_ms": {"None": 10.0, "4": 9.0}, "model_file": "r.xml"},
+    )
+    connection = sqlite3.connect(database, isolation_level=None)
+    connection.execute("PRAGMA foreign_keys = ON")
+    yield connection
+    connection.close()
+
+
+def test_the_names_in_the_code_are_those_that_the_migrations_made(
+    connection: sqlite3.Connection,
+) -> None:
+    in_code = {
+        name: [column.name for column in table.columns]
+        for name, table in vars(schema).items()
+        if isinstance(table, sa.TableClause)
+    }
+    assert set(in_code) == TABLES
+    for name, columns in in_code.items():
+        in_file = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
+        assert columns == in_file
+
+
+def test_the_newest_migration_is_the_revision_that_the_code_expects() -> None:
+    newest = sorted(file.name for file in (migrations_folder() / "versions").glob("[0-9]*.py"))[-1]
+    assert newest.partition("_")[0] == REVISION
+
+
+def test_every_table_is_strict_and_every_constraint_has_a_name(
+    connection: sqlite3.Connection,
+) -> None:
+    tables = "SELECT name, sql FROM sqlite_master WHERE type = 'table'"
+    for name, sql in connection.execute(tables):
+        if name == "alembic_version":
+            continue
+        assert name in TABLES
+        assert "STRICT" in sql
+        for line in sql.splitlines():
+            if any(word in line for word in ("CHECK", "FOREIGN KEY", "PRIMARY KEY", "UNIQUE")):
+                assert line.lstrip().startswith("CONSTRAINT ")
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "UPDATE sample SET nanoseconds = 0",
+        "UPDATE sample SET nanoseconds = -5",
+        "UPDATE sample SET nanoseconds = 1.5",
+        "UPDATE sample SET nanoseconds = NULL",
+        "UPDATE sample SET nanoseconds = 'soon'",
+        "UPDATE sample SET chunk_size = 0",
+        "UPDATE sample SET round = -1",
+        "UPDATE sample SET steps = 0",
+        "UPDATE sample SET warm_up = 2",
+        "UPDATE verdict SET chunk_size = 0",
+        "UPDATE verdict SET decided = 2",
+        "UPDATE verdict SET decided = 0",
+        "UPDATE verdict SET gain = 0.1, gain_low = 0.2, gain_high = 0.3",
+        "UPDATE run SET state = 'sleeping'",
+        "UPDATE run SET finished_utc = 'yesterday'",
+        "UPDATE run SET key_id = 99",
+        "UPDATE tuning_key SET num_envs = 0",
+        "UPDATE tuning_key SET post_step_forward_sensor = 2",
+        "UPDATE tuning_key SET model_id = 99",
+        "UPDATE device SET cpu_count = 0",
+        "INSERT INTO model (digest) SELECT digest FROM model",
+    ],
+)
+def test_the_file_itself_refuses_what_cannot_be(
+    connection: sqlite3.Connection, statement: str
+) -> None:
+    with pytest.raises(sqlite3.IntegrityError):
+        connection.execute(statement)
+
+
+def test_deleting_a_key_takes_its_runs_samples_and_verdict_along(
+    connection: sqlite3.Connection,
+) -> None:
+    connection.execute("DELETE FROM tuning_key")
+    for table in ("run", "sample", "verdict"):
+        assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
+
+
+def test_the_views_say_what_the_rows_hold(connection: sqlite3.Connection) -> None:
+    overview = connection.execute(
+        "SELECT tuning_key, model_file, system, num_envs, chunk_size, runs, samples "
+        "FROM tuning_overview"
+    ).fetchall()
+    assert overview == [(a_key(), "r.xml", "Linux", 1024, 4, 1, 2)]
+    timing = connection.execute(
+        "SELECT chunk_size, samples, min_ms, median_ms, mean_ms, relative_to_default "
+        "FROM candidate_timing ORDER BY chunk_size"
+    ).fetchall()
+    assert timing == [(None, 1, 10.0, 10.0, 10.0, 1.0), (4, 1, 9.0, 9.0, 9.0, 0.9)]
+
+
+@pytest.mark.parametrize(
+    ("times", "median"), [([5], 5), ([1, 9], 5), ([7, 1, 3], 3), ([4, 1, 2, 9], 3)]
+)
+def test_the_views_median_is_the_median(
+    connection: sqlite3.Connection, times: list[int], median: float
+) -> None:
+    connection.execute("DELETE FROM sample")
+    connection.executemany(
+        "INSERT INTO sample VALUES (1, ?, 0, 4, ?, 0, 2)",
+        [(order, 2_000_000 * ms) for order, ms in enumerate(times)],
+    )
+    connection.execute("INSERT INTO sample VALUES (1, 99, 0, 4, 1000000000, 1, 1)")  # a warm-up
+    row = connection.execute("SELECT samples, median_ms FROM candidate_timing").fetchone()
+    assert row == (len(times), median)
+
+
+def test_alembic_at_the_root_makes_the_same_database(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    upgrade(database)
+    by_alembic = tmp_path / "folder" / "by alembic.db"
+    monkeypatch.setenv("TUNER_DATABASE", str(by_alembic))
+    command = [sys.executable, "-m", "alembic", "upgrade", "head"]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    assert _schema_of(by_alembic) == _schema_of(database)
+
+
+def _schema_of(database: Path) -> list[tuple[str, ...]]:
+    connection = sqlite3.connect(database)
+    rows = connection.execute("SELECT type, name, sql FROM sqlite_master ORDER BY name").fetchall()
+    version = connection.execute("SELECT version_num FROM alembic_version").fetchall()
+    connection.close()
+    return rows + version
+
+
+def test_upgrading_twice_changes_nothing(database: Path) -> None:
+    assert upgrade(database) == (None, REVISION)
+    content = database.read_bytes()
+    assert upgrade(database) == (REVISION, REVISION)
+    assert database.read_bytes() == content
+
+
+def test_a_schema_from_the_future_is_refused_and_not_touched(database: Path) -> None:
+    upgrade(database)
+    connection = sqlite3.connect(database)
+    connection.execute("UPDATE alembic_version SET version_num = '9999'")
+    connection.commit()
+    connection.close()
+    content = database.read_bytes()
+    with pytest.raises(SchemaError, match=r"9999.*upgrade tuner"):
+        upgrade(database)
+    with pytest.raises(SchemaError, match=r"9999.*upgrade tuner"):
+        find_answer(database, a_key(), 1024)
+    assert database.read_bytes() == content
+
+
+def test_a_database_of_something_else_is_refused_and_not_touched(database: Path) -> None:
+    connection = sqlite3.connect(database)
+    connection.execute("CREATE TABLE invoices (total)")
+    connection.commit()
+    connection.close()
+    content = database.read_bytes()
+    with pytest.raises(DatabaseError, match="something else"):
+        upgrade(database)
+    with pytest.raises(DatabaseError):
+        find_answer(database, a_key(), 1024)
+    assert database.read_bytes() == content
+
+
+def test_a_failed_migration_leaves_nothing_behind(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from alembic import op
+
+    def fail(*_: object, **__: object) -> None:
+        raise RuntimeError("power cut")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(op, "create_index", fail)
+        with pytest.raises(RuntimeError, match="power cut"):
+            upgrade(database)
+    assert upgrade(database) == (None, REVISION)
