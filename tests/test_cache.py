@@ -140,9 +140,9 @@ def test_a_file_of_something_else_is_an_error_and_stays_as_it_is(
     database: Path, content: bytes
 ) -> None:
     database.write_bytes(content)
-    with pytest.raises(DatabaseError, match="tuning.db"):
+    with pytest.raises(DatabaseError, match=r"tuning\.db"):
         load_cache(database)
-    with pytest.raises(DatabaseError, match="tuning.db"):
+    with pytest.raises(DatabaseError, match=r"tuning\.db"):
         store_cache(database, a_key(), FULL)
     assert database.read_bytes() == content
 

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.candidates import whole_number
-from tuner.errors import ArgumentError, MeasuringError
-from tuner.pools import Pool
+from tuner.candidates import checked_chunk_size
+from tuner.errors import MeasuringError
+
+if TYPE_CHECKING:
+    from tuner.pools import Pool
 
 Timings = dict[int | None, float]
 
@@ -56,7 +58,8 @@ def benchmark_chunk_sizes(
         MeasuringError: if no timing of the native default came out above 0.
     """
     work = np.array(state)
-    chunks: list[int | None] = [None, *_checked(candidates, len(work))]
+    checked = (checked_chunk_size(c, len(work)) for c in candidates if c is not None)
+    chunks: list[int | None] = [None, *dict.fromkeys(checked)]
     warm: Timings = {}
     counted: Timings = {}
     started = clock()
@@ -80,22 +83,6 @@ def benchmark_chunk_sizes(
             if seconds > 0:
                 fastest[chunk] = min(seconds, fastest.get(chunk, seconds))
     return _anchored(warm | counted)
-
-
-def _checked(candidates: Iterable[int | None], num_envs: int) -> list[int]:
-    """Check what goes to native code: on some versions a 0 kills the process without a trace."""
-    checked: list[int] = []
-    for candidate in candidates:
-        if candidate is None:
-            continue
-        chunk = whole_number(candidate, "candidate")
-        if chunk > num_envs:
-            raise ArgumentError(
-                f"candidate {chunk} is above num_envs {num_envs}: use filter_candidates first"
-            )
-        if chunk not in checked:
-            checked.append(chunk)
-    return checked
 
 
 def _anchored(timings: Timings) -> Timings:

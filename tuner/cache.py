@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from tuner.candidates import whole_number
+from tuner.candidates import checked_chunk_size, whole_number
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey
 from tuner.records import Candidate, Circumstances, Run, Sample, Verdict
@@ -82,13 +82,9 @@ def _chunk_size(value: Mapping[str, Any], key: str) -> int | None:
         )
     if value["chunk_size"] is None:
         return None
-    chunk_size = whole_number(value["chunk_size"], "chunk_size")
-    if isinstance(key, CacheKey) and chunk_size > key.facts.num_envs:
-        raise ArgumentError(
-            f"chunk_size {chunk_size} is above num_envs {key.facts.num_envs}: "
-            "one work item cannot hold more than all environments"
-        )
-    return chunk_size
+    if isinstance(key, CacheKey):
+        return checked_chunk_size(value["chunk_size"], key.facts.num_envs)
+    return whole_number(value["chunk_size"], "chunk_size")
 
 
 def _timings(value: Mapping[str, Any]) -> dict[str, float]:

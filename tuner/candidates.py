@@ -80,6 +80,27 @@ def whole_number(value: Any, name: str) -> int:
     return number
 
 
+def checked_chunk_size(value: Any, num_envs: int) -> int:
+    """Check that a pool of num_envs environments may see a value as its chunk_size.
+
+    On MuJoCo up to 3.11 a 0 kills the process without a trace and a negative value hangs for
+    ever, so this stands in front of every pool.
+
+    Returns:
+        The value as a plain int; native code refuses NumPy's.
+
+    Raises:
+        ArgumentError: if it is not a whole number from 1 to num_envs.
+    """
+    chunk_size = whole_number(value, "chunk_size")
+    if chunk_size > num_envs:
+        raise ArgumentError(
+            f"chunk_size {chunk_size} is above num_envs {num_envs}: "
+            "one work item cannot hold more than all environments"
+        )
+    return chunk_size
+
+
 def _integer(value: Any, name: str) -> int:
     if type(value).__name__ in ("bool", "bool_") or not hasattr(value, "__index__"):
         raise ArgumentError(f"{name} is {value!r}: give a whole number, 1 or more")

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.errors import ArgumentError, MeasuringError
+from tuner.candidates import checked_chunk_size, native_chunk_size
+from tuner.errors import MeasuringError
 from tuner.plan import Field, next_block
 from tuner.records import NATIVE_DEFAULT, Candidate, Race, Sample
 from tuner.selection import judge
@@ -87,10 +88,10 @@ def race_chunk_sizes(
         MeasuringError: not even the native default could be timed.
     """
     num_envs = len(state)
-    chunks = [check_chunk_size(c, num_envs) for c in candidates if c is not None]
+    chunks = [checked_chunk_size(c, num_envs) for c in candidates if c is not None]
     threads = nthread if nthread is not None else getattr(pool, "nthread", None)
-    native = max(1, num_envs // (10 * threads)) if threads else None
-    likely = tuple(Candidate(check_chunk_size(c, num_envs)) for c in prior or () if c is not None)
+    native = native_chunk_size(num_envs, threads) if threads else None
+    likely = tuple(Candidate(checked_chunk_size(c, num_envs)) for c in prior or () if c is not None)
     field = Field(
         candidates=tuple(Candidate(c) for c in sorted(set(chunks)) if c != native),
         native_chunk=native,
@@ -111,19 +112,6 @@ def race_chunk_sizes(
         pool_seconds=run.spent,
         failures=dict(run.failures),
     )
-
-
-def check_chunk_size(value: object, num_envs: int) -> int:
-    """Return `value` if a pool may see it as chunk_size: a plain int from 1 to num_envs.
-
-    Raises:
-        ArgumentError: it may not; older MuJoCo dies or hangs on such values.
-    """
-    if type(value) is not int or not 1 <= value <= num_envs:
-        raise ArgumentError(
-            f"a chunk_size must be a plain int from 1 to num_envs ({num_envs}), not {value!r}"
-        )
-    return value
 
 
 class _Stepper:

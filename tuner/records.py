@@ -57,7 +57,8 @@ class Estimate:
     samples: int
     """Samples that count: warm-ups are not among them."""
     milliseconds: float
-    """Median time of one `pool.step`, in milliseconds."""
+    """Time of one `pool.step`: the native default's median times `relative`, so that candidates
+    timed while the machine was slow compare with those timed while it was fast."""
     relative: float
     """Time of a step over the native default's, from paired comparisons: 0.94 is 6 % less."""
     low: float
@@ -131,6 +132,8 @@ class Answer:
     verdict: Verdict
     per_candidate_ms: dict[str, float]
     """Milliseconds of one step by candidate, "None" for the native default."""
+    samples: int
+    """How many timings it rests on."""
 
     @property
     def chunk_size(self) -> int | None:

@@ -80,9 +80,11 @@ def resolve_chunk_size(
     """
     if manual_chunk_size is not None:
         return whole_number(manual_chunk_size, "manual_chunk_size")
-    if not adaptive or num_envs <= nthread:
+    if not adaptive:
         return None
     try:
+        if num_envs <= nthread:
+            return None
         key = make_cache_key(
             backend_type=backend_type,
             model_sig=model_signature(model, n_variants),
@@ -112,9 +114,7 @@ def resolve_chunk_size(
             model_file=model_file,
         )
     except Exception as error:
-        notice.warn(
-            f"using the native default ({_native_text(num_envs, nthread)}), not tuned: {error}"
-        )
+        notice.warn(f"using the native default, not tuned: {error or type(error).__name__}")
         return None
     notice.inform(describe(outcome.source, outcome.answer, key, file))
     return outcome.answer.chunk_size
@@ -122,7 +122,7 @@ def resolve_chunk_size(
 
 def describe(source: str, answer: Answer, key: CacheKey, database: Path) -> str:
     """Put an answer in one line: where from, the choice, the native rule, the timings."""
-    native = _native_text(key.facts.num_envs, key.facts.nthread)
+    native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
     chunk_size = answer.chunk_size
     chosen = "the native default" if chunk_size is None else f"chunk_size {chunk_size}"
     timings = ", ".join(
@@ -130,14 +130,7 @@ def describe(source: str, answer: Answer, key: CacheKey, database: Path) -> str:
         for name, ms in answer.per_candidate_ms.items()
     )
     return (
-        f"{source}: {chosen} (the native default is {native})"
+        f"{source}: {chosen} (the native default is chunk_size {native})"
         + (f"; ms per step: {timings}" if timings else "")
         + f"; key {key[:11]} in {database}"
     )
-
-
-def _native_text(num_envs: int, nthread: int) -> str:
-    try:
-        return f"chunk_size {native_chunk_size(num_envs, nthread)}"
-    except (TypeError, ZeroDivisionError):
-        return "chunk_size None"

@@ -133,7 +133,7 @@ def weigh(
         native_chunk: the chunk size the native rule gives, if known.
         others: candidates without samples, for which the fit should say what to expect.
     """
-    counts = {NATIVE_DEFAULT: 0, **{c: 0 for c in others}}
+    counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
     for s in samples:
         counts[s.candidate] = counts.get(s.candidate, 0) + 1
     if not counts[NATIVE_DEFAULT]:
@@ -290,7 +290,7 @@ def _estimates(evidence: Evidence, samples: Sequence[Sample]) -> tuple[Estimate,
             Estimate(
                 candidate=c,
                 samples=evidence.counts[k],
-                milliseconds=float(np.median(times[c])),
+                milliseconds=float(np.median(times[NATIVE_DEFAULT])) * math.exp(mean),
                 relative=math.exp(mean),
                 low=math.exp(low),
                 high=math.exp(high),
@@ -313,9 +313,8 @@ def join_runs(runs: Iterable[Iterable[Sample]]) -> tuple[Sample, ...]:
     return tuple(joined)
 
 
-def explain_verdict(verdict: Verdict, *, pool_seconds: float | None = None) -> str:
+def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | None = None) -> str:
     """One sentence: what was chosen and why, or what would settle it."""
-    timings = sum(e.samples for e in verdict.estimates)
     cost = f"{timings} timings" + ("" if pool_seconds is None else f", {pool_seconds:.1f} s")
     if verdict.candidate != NATIVE_DEFAULT:
         head = (

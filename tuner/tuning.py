@@ -174,7 +174,7 @@ def _measure_and_save(
     )
     timings = {str(e.candidate.chunk_size): e.milliseconds for e in race.verdict.estimates}
     save_run(database, key, finished, race.verdict, timings)
-    return Outcome("measured", Answer(race.verdict, timings), race)
+    return Outcome("measured", Answer(race.verdict, timings, len(race.samples)), race)
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:

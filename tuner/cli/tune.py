@@ -212,14 +212,10 @@ def _numerically(name: str) -> int:
 def _sentence(outcome: Outcome, key: CacheKey) -> str:
     from tuner.selection import explain_verdict
 
-    verdict = outcome.answer.verdict
     native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
-    race = outcome.race
-    sentence = explain_verdict(
-        verdict,
-        timings=len(race.samples) if race else None,
-        seconds=race.pool_seconds if race else None,
-    )
+    seconds = outcome.race.pool_seconds if outcome.race else None
+    answer = outcome.answer
+    sentence = explain_verdict(answer.verdict, timings=answer.samples, pool_seconds=seconds)
     return f"{sentence} (the native default here is {native})"
 
 
@@ -249,7 +245,7 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
             }
             for e in verdict.estimates
         ],
-        "samples": len(race.samples) if race else None,
+        "samples": outcome.answer.samples,
         "pool_seconds": race.pool_seconds if race else None,
         "num_envs": key.facts.num_envs,
         "nthread": key.facts.nthread,

@@ -25,7 +25,7 @@ OLDER_REVISIONS: tuple[str, ...] = ()
 ONE_ANSWER = """
     SELECT (SELECT version_num FROM alembic_version), verdict.chunk_size, verdict.decided,
            verdict.reason, verdict.gain, verdict.gain_low, verdict.gain_high,
-           verdict.per_candidate_ms
+           verdict.per_candidate_ms, verdict.samples
     FROM verdict WHERE verdict.key_digest = ?
 """
 
@@ -122,7 +122,7 @@ def unreadable(database: Path, error: sqlite3.Error) -> DatabaseError:
 
 def _checked(facts: list[Any], num_envs: int | None) -> Answer | None:
     """Turn a row into an answer, or into a miss where its values cannot be used."""
-    chunk_size, decided, reason, gain, low, high, timings = facts
+    chunk_size, decided, reason, gain, low, high, timings, samples = facts
     if chunk_size is not None and not usable_chunk_size(chunk_size, num_envs):
         return None
     verdict = Verdict(
@@ -133,7 +133,7 @@ def _checked(facts: list[Any], num_envs: int | None) -> Answer | None:
         gain_low=low,
         gain_high=high,
     )
-    return Answer(verdict, _timings(timings))
+    return Answer(verdict, _timings(timings), samples)
 
 
 def usable_chunk_size(chunk_size: Any, num_envs: int | None) -> bool:

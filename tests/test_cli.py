@@ -1,0 +1,206 @@
+"""The command line, as a user types it: real processes on a real model."""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.facts import a_key
+from tuner import __version__, store_cache
+
+QUADRUPED = Path(__file__).parents[1] / "examples" / "quadruped.xml"
+TUNE = ("tune", str(QUADRUPED), "--num-envs", "32", "--nthread", "2", "--nstep", "1")
+
+
+def tuner(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    """Run a command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "tuner", *arguments],
+        capture_output=True,
+        text=True,
+        env=os.environ | environment,
+        check=False,
+    )
+
+
+@pytest.fixture
+def filled(database: Path) -> Path:
+    """Make a database with two keys that were never measured here."""
+    store_cache(
+        database,
+        a_key(),
+        {"chunk_size": 4, "per_candidate_ms": {"None": 10, "4": 9}, "model_file": "/m/robot.xml"},
+    )
+    store_cache(database, a_key(nthread=4), {"chunk_size": None})
+    return database
+
+
+def test_tune_measures_once_and_then_hits(database: Path) -> None:
+    first = tuner(*TUNE, "--time-budget", "0.5", "--database", str(database))
+    assert first.returncode in (0, 3), first.stderr
+    assert "measuring: " in first.stderr
+    assert "measured: " in first.stdout
+    assert "default" in first.stdout
+    assert str(database) in first.stdout
+    table = first.stdout.partition("\n\n")[0]
+    assert max(map(len, table.splitlines())) <= 80
+
+    second = tuner(*TUNE, "--database", str(database))
+    assert second.returncode == first.returncode
+    assert second.stderr == ""
+    assert "hit: " in second.stdout
+
+    connection = sqlite3.connect(database)
+    assert connection.execute("SELECT count(*) FROM run").fetchone() == (1,)
+    work, pool = connection.execute("SELECT work, pool FROM run").fetchone()
+    connection.close()
+    assert "random controls" in work
+    assert pool == "mujoco.rollout"
+
+
+def test_force_measures_again_and_keeps_what_was_there(database: Path) -> None:
+    for force in ((), ("--force",)):
+        tuner(*TUNE, "--time-budget", "0.2", *force, "--database", str(database))
+    connection = sqlite3.connect(database)
+    assert connection.execute("SELECT count(*) FROM run").fetchone() == (2,)
+    assert connection.execute("SELECT runs FROM verdict").fetchone() == (2,)
+    connection.close()
+
+
+def test_tune_in_json_is_for_programs(database: Path) -> None:
+    for source in ("measured", "hit"):
+        done = tuner(*TUNE, "--time-budget", "0.2", "--json", "--database", str(database))
+        told = json.loads(done.stdout)
+        assert told["source"] == source
+        assert told["database"] == str(database)
+        assert told["native_chunk_size"] == 1
+        assert "None" in told["per_candidate_ms"]
+        assert done.returncode == (0 if told["decided"] else 3)
+
+
+def test_the_database_can_be_named_in_three_places(database: Path) -> None:
+    assert tuner("db", "path", "--database", "/x/a.db").stdout == "/x/a.db\n"
+    assert tuner("--database", "/x/a.db", "db", "path").stdout == "/x/a.db\n"
+    assert tuner("db", "path", TUNER_DATABASE="/x/e.db").stdout == "/x/e.db\n"
+    both = tuner("--database", "/x/a.db", "db", "path", "--database", "/x/b.db")
+    assert both.stdout == "/x/b.db\n"
+    assert not database.exists()
+
+
+def test_db_path_makes_nothing(home_of_its_own: Path) -> None:
+    path = Path(tuner("db", "path").stdout.strip())
+    assert path.is_relative_to(home_of_its_own)
+    assert list(home_of_its_own.iterdir()) == []
+
+
+def test_db_upgrade_makes_the_database_and_then_finds_it_done(database: Path) -> None:
+    made = tuner("db", "upgrade", "--database", str(database))
+    assert (made.returncode, made.stdout) == (0, f"{database}: schema none -> 0001\n")
+    again = tuner("db", "upgrade", "--database", str(database))
+    assert (again.returncode, again.stdout) == (0, f"{database} has schema 0001 already\n")
+
+
+def test_list_shows_a_line_per_key(filled: Path) -> None:
+    listed = tuner("list", "--database", str(filled))
+    lines = listed.stdout.splitlines()
+    assert len(lines) == 3
+    assert max(map(len, lines)) <= 80
+    assert {line.split()[0] for line in lines[1:]} == {a_key()[:11], a_key(nthread=4)[:11]}
+    rows = json.loads(tuner("list", "--json", "--database", str(filled)).stdout)
+    assert {row["tuning_key"] for row in rows} == {a_key(), a_key(nthread=4)}
+    assert {row["chunk_size"] for row in rows} == {4, None}
+
+
+@pytest.mark.parametrize("start", [slice(None), slice(0, 9), slice(3, 9)])
+def test_show_takes_the_start_of_a_key(filled: Path, start: slice) -> None:
+    shown = tuner("show", a_key()[start], "--database", str(filled))
+    assert shown.returncode == 0, shown.stderr
+    assert a_key() in shown.stdout
+    assert "robot.xml" in shown.stdout
+    assert "-10.0 %" in shown.stdout
+    told = json.loads(tuner("show", a_key()[start], "--json", "--database", str(filled)).stdout)
+    assert told["overview"]["chunk_size"] == 4
+    assert [row["chunk_size"] for row in told["candidates"]] == [None, 4]
+    assert [run["state"] for run in told["runs"]] == ["imported"]
+
+
+def test_reading_commands_never_write(filled: Path) -> None:
+    before = filled.read_bytes()
+    filled.chmod(0o444)
+    for command in (("list",), ("show", a_key()[:9]), ("db", "path")):
+        assert tuner(*command, "--database", str(filled)).returncode == 0
+    assert filled.read_bytes() == before
+    assert [file.name for file in filled.parent.iterdir()] == [filled.name]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "words"),
+    [
+        (("tune", "missing.xml", "--num-envs", "8"), 1, "missing.xml"),
+        (("tune", "BROKEN", "--num-envs", "8"), 1, "is not a MuJoCo model"),
+        (("tune", str(QUADRUPED)), 2, "--num-envs"),
+        (("tune", str(QUADRUPED), "--num-envs", "-4"), 2, "-4"),
+        (("tune", str(QUADRUPED), "--num-envs", "8", "--nthread", "0"), 2, "nthread"),
+        (("tune", str(QUADRUPED), "--num-envs", "8", "--nstep", "none"), 2, "nstep"),
+        (("tune", str(QUADRUPED), "--num-envs", "8", "--time-budget", "-1"), 2, "time-budget"),
+        (("tune", str(QUADRUPED), "--num-envs", "8", "--pool", "gpu"), 2, "rollout"),
+        (("show", "k1_0"), 1, "tuner tune"),
+        (("list",), 1, "tuner tune"),
+        (("shew",), 2, "shew"),
+    ],
+)
+def test_a_wrong_call_is_one_clear_line_and_writes_nothing(
+    tmp_path: Path, database: Path, arguments: tuple[str, ...], code: int, words: str
+) -> None:
+    broken = tmp_path / "broken.xml"
+    broken.write_text("<mujoco><worldbody><geom/></worldbody>")
+    told = tuner(
+        *(str(broken) if a == "BROKEN" else a for a in arguments), TUNER_DATABASE=str(database)
+    )
+    assert told.returncode == code, told.stderr
+    assert told.stdout == ""
+    assert words in told.stderr
+    assert "Traceback" not in told.stderr
+    if code == 1:
+        assert told.stderr.count("\n") == 1
+    assert not database.exists()
+
+
+def test_an_unknown_or_ambiguous_key_is_one_clear_line(filled: Path) -> None:
+    unknown = tuner("show", "zzz", "--database", str(filled))
+    assert (unknown.returncode, unknown.stderr.count("\n")) == (1, 1)
+    assert "tuner list" in unknown.stderr
+    ambiguous = tuner("show", "k1_", "--database", str(filled))
+    assert (ambiguous.returncode, ambiguous.stderr.count("\n")) == (1, 1)
+    assert "2 keys" in ambiguous.stderr
+
+
+def test_a_pool_that_is_not_installed_says_what_to_install(database: Path) -> None:
+    try:
+        import mujoco_uni  # noqa: F401
+    except ImportError:
+        told = tuner(*TUNE, "--pool", "batch-env", "--database", str(database))
+        assert told.returncode == 1
+        assert "tuner[uni]" in told.stderr
+        assert told.stderr.count("\n") == 1
+
+
+def test_the_version() -> None:
+    assert tuner("--version").stdout.strip() == f"tuner, version {__version__}"
+
+
+@pytest.mark.parametrize(
+    "command", [(), ("tune",), ("list",), ("show",), ("db",), ("db", "path"), ("db", "upgrade")]
+)
+def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
+    shown = tuner(*command, "--help")
+    assert shown.returncode == 0
+    assert "Usage: " in shown.stdout
+    if command != ("db",):
+        assert "Example:\n" in shown.stdout
