@@ -40,7 +40,7 @@ def test_candidates_are_dense_around_the_heuristic() -> None:
 
 @pytest.mark.parametrize(("num_envs", "nthread"), [(0, 4), (-1, 4), (16, 0), (16, -2)])
 def test_no_candidates_without_environments_or_threads(num_envs: int, nthread: int) -> None:
-    with pytest.raises(ValueError, match="1 or more"):
+    with pytest.raises(ValueError, match="must be a whole number >= 1"):
         make_candidates(num_envs, nthread)
 
 

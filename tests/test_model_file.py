@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import mujoco
 import pytest
-from real_models import QUADRUPED, REAL_MODELS
 
+from tests.real_models import QUADRUPED, REAL_MODELS
 from tuner.errors import ModelFileError
 from tuner.model_file import captured_warnings, load_model
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import mujoco
 import numpy as np
 import pytest
-from real_models import QUADRUPED, REAL_MODELS
 
+from tests.real_models import QUADRUPED, REAL_MODELS
 from tuner import motion
 from tuner.errors import ArgumentError
 from tuner.model_file import load_model

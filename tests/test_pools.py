@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any
 import mujoco
 import numpy as np
 import pytest
-from real_models import HALF_CHEETAH, QUADRUPED, REAL_MODELS
 
+from tests.real_models import HALF_CHEETAH, QUADRUPED, REAL_MODELS
 from tuner.errors import ArgumentError, PoolError
 from tuner.model_file import captured_warnings, load_model
 from tuner.motion import initial_state, moved_state
@@ -216,7 +216,7 @@ def test_a_diverged_environment_leaves_its_neighbours_alone(
     assert equal([part[others] for part in good], [part[others] for part in bad])
 
 
-@pytest.mark.parametrize("chunk_size", [0, -1, True, False, 1.0, np.int64(3), "3", [3]])
+@pytest.mark.parametrize("chunk_size", [0, -1, True, False, 1.0, np.int64(0), "3", [3]])
 def test_a_chunk_size_that_native_code_would_choke_on_is_refused(
     quadruped: Any, work: tuple[FloatArray, FloatArray], chunk_size: Any
 ) -> None:
@@ -230,8 +230,8 @@ def test_a_chunk_size_that_native_code_would_choke_on_is_refused(
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"nstep": 0}, "nstep must be >= 1, received 0"),
-        ({"nstep": -3}, "nstep must be >= 1, received -3"),
+        ({"nstep": 0}, "nstep must be a whole number >= 1, received 0"),
+        ({"nstep": -3}, "nstep must be a whole number >= 1, received -3"),
         ({"nstep": True}, "nstep must be a whole number"),
         ({"nstep": 2.0}, "nstep must be a whole number"),
         ({"state": np.zeros((NBATCH, 37))}, r"state must have shape .*received \(23, 37\)"),
@@ -261,10 +261,10 @@ def test_wrong_arguments_of_a_step_are_named(
 @pytest.mark.parametrize(
     ("sizes", "words"),
     [
-        ({"nbatch": 0}, "nbatch must be >= 1, received 0"),
-        ({"nbatch": -1}, "nbatch must be >= 1, received -1"),
+        ({"nbatch": 0}, "nbatch must be a whole number >= 1, received 0"),
+        ({"nbatch": -1}, "nbatch must be a whole number >= 1, received -1"),
         ({"nbatch": 2.5}, "nbatch must be a whole number"),
-        ({"nthread": 0}, "nthread must be >= 1, received 0"),
+        ({"nthread": 0}, "nthread must be a whole number >= 1, received 0"),
         ({"nthread": True}, "nthread must be a whole number"),
         ({"nthread": 10**6}, "nthread must be <= "),
     ],

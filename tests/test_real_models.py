@@ -19,6 +19,7 @@ NUM_ENVS = 48
 NTHREAD = 2
 NSTEP = 2
 
+IDENTITIES = {"rollout": "mujoco.rollout", "batch-env": "mujoco_uni.BatchEnvPool"}
 POOL_NAMES = ["rollout"] + (["batch-env"] if importlib.util.find_spec("mujoco_uni") else [])
 
 
@@ -31,6 +32,7 @@ def test_a_real_model_is_tuned_stored_and_found(
     state, control = moved_state(model, NUM_ENVS, nstep=NSTEP, seed=0)
     pool = POOLS[pool_name](model, nbatch=NUM_ENVS, nthread=NTHREAD)
     with pool:
+
         def resolve(time_budget_s: float) -> int | None:
             return resolve_chunk_size(
                 pool=pool,
@@ -62,7 +64,9 @@ def test_a_real_model_is_tuned_stored_and_found(
     pools = connection.execute("SELECT DISTINCT pool FROM run").fetchall()
     samples = connection.execute("SELECT count(*), min(nanoseconds) FROM sample").fetchone()
     connection.close()
-    assert pools == [({"rollout": "mujoco.rollout", "batch-env": "mujoco_uni.BatchEnvPool"}[pool_name],)]
+    assert pools == [
+        ({"rollout": "mujoco.rollout", "batch-env": "mujoco_uni.BatchEnvPool"}[pool_name],)
+    ]
     assert samples[0] >= 4
     assert samples[1] > 1000
 

@@ -65,8 +65,8 @@ def native_chunk_size(num_envs: int, nthread: int) -> int:
     return max(1, num_envs // (CHUNKS_PER_THREAD * nthread))
 
 
-def whole_number(value: Any, name: str) -> int:
-    """Check that a value is a whole number >= 1 and return it as a plain int.
+def whole_number(value: Any, name: str, *, most: int | None = None) -> int:
+    """Check that a value is a whole number from 1 to `most` and return it as a plain int.
 
     NumPy's integers pass, because callers count with them; bool does not, although Python
     calls it an int: a True that reaches a pool is always a mistake.
@@ -76,7 +76,9 @@ def whole_number(value: Any, name: str) -> int:
     """
     number = _integer(value, name)
     if number < 1:
-        raise ArgumentError(f"{name} is {value!r}: give a whole number, 1 or more")
+        raise ArgumentError(f"{name} must be a whole number >= 1, received {value!r}")
+    if most is not None and number > most:
+        raise ArgumentError(f"{name} must be <= {most}, received {value!r}")
     return number
 
 
@@ -103,5 +105,5 @@ def checked_chunk_size(value: Any, num_envs: int) -> int:
 
 def _integer(value: Any, name: str) -> int:
     if type(value).__name__ in ("bool", "bool_") or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{name} is {value!r}: give a whole number, 1 or more")
+        raise ArgumentError(f"{name} must be a whole number >= 1, received {value!r}")
     return int(value.__index__())

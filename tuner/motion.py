@@ -7,22 +7,21 @@ no clock, no thread count, no machine. Nothing here times a pool.
 
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING, Any
 
 import mujoco
 import numpy as np
 
+from tuner.candidates import whole_number
+from tuner.device import usable_cpus
 from tuner.errors import ArgumentError
 from tuner.model_file import captured_warnings
-from tuner.pools import STATE, RolloutPool, whole_number
+from tuner.pools import STATE, RolloutPool
 
 if TYPE_CHECKING:
     from tuner.pools import FloatArray
 
 WORK_MOVED = "moved for about 1 s under random controls"
-WORK_INITIAL = "initial pose, no controls"
-WORK_GIVEN = "the caller's state and controls"
 """Which work was timed, in the words that a run's row keeps."""
 
 _MOST_TRAJECTORIES = 256
@@ -52,7 +51,7 @@ def initial_state(model: Any, num_envs: int) -> FloatArray:
     Raises:
         ArgumentError: num_envs is not a whole number >= 1.
     """
-    whole_number("num_envs", num_envs)
+    whole_number(num_envs, "num_envs")
     data = mujoco.MjData(model)
     if model.nkey > 0:
         mujoco.mj_resetDataKeyframe(model, data, 0)
@@ -79,8 +78,8 @@ def random_control(model: Any, num_envs: int, nstep: int, seed: int = 0) -> Floa
     Raises:
         ArgumentError: An argument is not the whole number it has to be.
     """
-    whole_number("num_envs", num_envs)
-    whole_number("nstep", nstep)
+    whole_number(num_envs, "num_envs")
+    whole_number(nstep, "nstep")
     draws = _draw_controls(model, num_envs, _generator(seed, stream=0))
     return np.repeat(draws[:, np.newaxis], nstep, axis=1)
 
@@ -125,11 +124,11 @@ def moved_state(
         ArgumentError: An argument is not what it has to be.
         PoolError: The model cannot be stepped.
     """
-    whole_number("num_envs", num_envs)
-    whole_number("nstep", nstep)
+    whole_number(num_envs, "num_envs")
+    whole_number(nstep, "nstep")
     if nthread is None:
-        nthread = len(os.sched_getaffinity(0))
-    whole_number("nthread", nthread)
+        nthread = usable_cpus()
+    whole_number(nthread, "nthread")
     if not isinstance(seconds, (int, float)) or not 0 < seconds < float("inf"):
         raise ArgumentError(f"seconds must be a number > 0 and finite, received {seconds!r}")
     rng = _generator(seed, stream=1)

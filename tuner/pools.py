@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 from mujoco import rollout as mujoco_rollout
 
+from tuner.candidates import whole_number
 from tuner.errors import ArgumentError, PoolError
 
 if TYPE_CHECKING:
@@ -26,8 +27,6 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 FloatArray: TypeAlias = npt.NDArray[np.float64]
-Stepped: TypeAlias = FloatArray | tuple[FloatArray, FloatArray]
-"""What a step gives: `state`, or `(state, sensordata)` where sensors were asked for."""
 
 STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 """What a row of states holds: time, positions, velocities, activations, plugin state."""
@@ -123,8 +122,8 @@ class RolloutPool:
                 f"model must be a mujoco.MjModel, received {type(model).__name__}: "
                 "load one with tuner.model_file.load_model(path)"
             )
-        self.nbatch = whole_number("nbatch", nbatch)
-        self.nthread = whole_number("nthread", nthread, most=_MOST_THREADS)
+        self.nbatch = whole_number(nbatch, "nbatch")
+        self.nthread = whole_number(nthread, "nthread", most=_MOST_THREADS)
         self.nstate = int(mujoco.mj_stateSize(model, STATE))
         self.nsensordata = int(model.nsensordata)
         self.nu = int(model.nu)
@@ -152,7 +151,7 @@ class RolloutPool:
         chunk_size: int | None = None,
         return_sensor: bool = False,
         post_step_forward_sensor: bool = False,
-    ) -> Stepped:
+    ) -> Any:
         """Steps every environment `nstep` times, as `Pool.step` describes.
 
         With `post_step_forward_sensor` the sensors come from a second pass over the final
@@ -165,7 +164,7 @@ class RolloutPool:
             nstep: Physics steps, >= 1.
             control: (nbatch, nstep, nu), or held over all steps (nbatch, nu) or
                 (nbatch, 1, nu); None is zeros.
-            chunk_size: Environments in one work item, a plain int >= 1; anything above
+            chunk_size: Environments in one work item, a whole number >= 1; anything above
                 nbatch is one work item. None is max(1, nbatch // (10 * nthread)).
             return_sensor: Also return the sensors.
             post_step_forward_sensor: Refresh them on the final state; without effect
@@ -179,9 +178,9 @@ class RolloutPool:
             ArgumentError: An argument has the wrong kind, value or shape.
             PoolError: The pool is closed, belongs to another process, or cannot step.
         """
-        nstep = whole_number("nstep", nstep)
+        nstep = whole_number(nstep, "nstep")
         if chunk_size is not None:
-            chunk_size = min(whole_number("chunk_size", chunk_size), self.nbatch)
+            chunk_size = min(whole_number(chunk_size, "chunk_size"), self.nbatch)
         start = self._states(state)
         controls = self._controls(control, nstep)
         with self._turn:
@@ -287,8 +286,8 @@ def open_batch_env_pool(model: Any, /, *, nbatch: int, nthread: int) -> OpenPool
         PoolError: MuJoCoUni is missing, does not fit the mujoco that is installed, or
             refuses the model.
     """
-    whole_number("nbatch", nbatch)
-    whole_number("nthread", nthread, most=_MOST_THREADS)
+    whole_number(nbatch, "nbatch")
+    whole_number(nthread, "nthread", most=_MOST_THREADS)
     try:
         from mujoco_uni.batch_env import BatchEnvPool
     except (ImportError, OSError) as error:
@@ -318,24 +317,6 @@ def pool_identity(pool: object) -> tuple[str, str]:
     known = package == "mujoco_uni" and kind.__name__ == "BatchEnvPool"
     name = "mujoco_uni.BatchEnvPool" if known else f"{kind.__module__}.{kind.__qualname__}"
     return name, version if isinstance(version, str) else ""
-
-
-def whole_number(name: str, value: object, *, most: int | None = None) -> int:
-    """A plain int from 1 to `most`; what numpy makes and bool are refused.
-
-    Raises:
-        ArgumentError: It is anything else. The message names it and what was received.
-    """
-    if type(value) is not int:
-        raise ArgumentError(
-            f"{name} must be a whole number >= 1, received {value!r} ({type(value).__name__}): "
-            "convert it with int(...)"
-        )
-    if value < 1:
-        raise ArgumentError(f"{name} must be >= 1, received {value}")
-    if most is not None and value > most:
-        raise ArgumentError(f"{name} must be <= {most}, received {value}")
-    return value
 
 
 def _numbers(name: str, values: npt.ArrayLike) -> FloatArray:

@@ -21,8 +21,8 @@ STRICT = {"sqlite_strict": True}
 CLUSTERED = {"sqlite_strict": True, "sqlite_with_rowid": False}
 
 # STRICT knows INTEGER and REAL only; a server needs to be told that eight bytes are meant.
-LONG = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-NUMBER = sa.Double().with_variant(sa.REAL(), "sqlite")
+LONG: sa.types.TypeEngine[int] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+NUMBER: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
 
 MODEL_COUNTS = ("nq", "nv", "nbody", "njnt", "nu", "ngeom", "nsensordata", "n_variants")
 

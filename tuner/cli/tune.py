@@ -144,6 +144,7 @@ def _work_maker(pool_name: str, model: Any, key: CacheKey) -> Iterator[Callable[
 
     A function, because a hit needs neither pool nor work.
     """
+    from tuner.model_file import captured_warnings
     from tuner.motion import WORK_MOVED, moved_state
     from tuner.pools import POOLS
     from tuner.tuning import Work
@@ -154,13 +155,15 @@ def _work_maker(pool_name: str, model: Any, key: CacheKey) -> Iterator[Callable[
         facts = key.facts
         pool = POOLS[pool_name](model, nbatch=facts.num_envs, nthread=facts.nthread)
         opened.append(pool)
+        click.echo(f"preparing: {facts.num_envs} environments fall and move", err=True)
         state, control = moved_state(
             model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
         )
         return Work(pool, state, control, WORK_MOVED)
 
     try:
-        yield make
+        with captured_warnings():  # MuJoCo would write them to a file in the working directory
+            yield make
     finally:
         for pool in opened:
             pool.close()
