@@ -314,22 +314,31 @@ def join_runs(runs: Iterable[Iterable[Sample]]) -> tuple[Sample, ...]:
 
 
 def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | None = None) -> str:
-    """One sentence: what was chosen and why, or what would settle it."""
+    """Say in one sentence what was chosen and why, or what would settle it.
+
+    Args:
+        verdict: What is to be explained.
+        timings: How many timings it rests on.
+        pool_seconds: The pool's time that they took, where it is known.
+    """
     cost = f"{timings} timings" + ("" if pool_seconds is None else f", {pool_seconds:.1f} s")
-    if verdict.candidate != NATIVE_DEFAULT:
-        head = (
-            f"chunk {verdict.candidate} is {verdict.gain:.1%} faster than the native default "
-            f"({100 * verdict.gain_low:.1f} to {verdict.gain_high:.1%}), {cost}"
-        ).replace("%", " %")
-    else:
-        head = f"the native default stays: nothing is proven faster, {cost}"
-    if verdict.decided:
+    head = f"{_choice_in_words(verdict)}, {cost}"
+    if verdict.reason is None:
         return head
     remedy = {
         "budget": "time ran out: a larger time budget would settle it",
-        "noise": "the machine is too noisy: a quieter machine or a larger time budget "
-        "would settle it",
+        "noise": "the machine is too noisy: a quieter one or a larger time budget would settle it",
         "too few": "too few timings: a larger time budget would settle it",
-        None: "",
     }[verdict.reason]
     return f"{head}; undecided, {remedy}"
+
+
+def _choice_in_words(verdict: Verdict) -> str:
+    if verdict.candidate == NATIVE_DEFAULT:
+        return "the native default stays: nothing is proven faster"
+    if verdict.gain is None or verdict.gain_low is None or verdict.gain_high is None:
+        return f"chunk {verdict.candidate} is the stored choice, its gain is not known"
+    return (
+        f"chunk {verdict.candidate} is {100 * verdict.gain:.1f} % faster than the native default "
+        f"({100 * verdict.gain_low:.1f} to {100 * verdict.gain_high:.1f} %)"
+    )
