@@ -11,11 +11,12 @@ import pytest
 def home_of_its_own(
     tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
 ) -> Path:
-    """Give each test, and the processes it starts, an empty home and no database named."""
+    """Give each test, and its processes, an empty home, no database named, its own lock."""
     home = tmp_path_factory.mktemp("home")
     for variable in ("HOME", "XDG_DATA_HOME", "LOCALAPPDATA", "USERPROFILE"):
         monkeypatch.setenv(variable, str(home))
     monkeypatch.delenv("TUNER_DATABASE", raising=False)
+    monkeypatch.setenv("TUNER_LOCK_FOLDER", str(home.parent))
     return home
 
 

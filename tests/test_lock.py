@@ -77,5 +77,5 @@ def test_a_lock_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
 
 def test_a_lock_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LockError, match="TUNER_DATABASE"), file_lock(tmp_path / "file" / "lock"):
+    with pytest.raises(LockError, match="TUNER_LOCK_FOLDER"), file_lock(tmp_path / "file" / "lock"):
         pass

@@ -15,7 +15,8 @@ from tests.facts import a_key
 from tuner import store_cache
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store import schema
-from tuner.store.lookup import REVISION, find_answer
+from tuner.store.diagnosis import REVISION
+from tuner.store.lookup import find_answer
 from tuner.store.migrate import migrations_folder, upgrade
 
 ROOT = Path(__file__).parents[1]

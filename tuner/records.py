@@ -141,6 +141,25 @@ class Answer:
         return self.verdict.chunk_size
 
 
+@dataclass(frozen=True, slots=True)
+class Miss:
+    """Why the database has no answer to a key."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of asking for a key."""
+
+    source: Literal["hit", "measured"]
+    answer: Answer
+    miss: Miss | None = None
+    """Why it was measured, where it was."""
+    race: Race | None = None
+    """The measurement, where there was one."""
+
+
 State = Literal["complete", "cut short", "failed", "imported"]
 """How a run ended: as planned, by its budget, with an error, or it came from elsewhere."""
 

@@ -1,7 +1,8 @@
 """What a training job calls: the chunk_size to use, from the database or from a measurement.
 
-The way of a hit is all here and imports little; a miss goes on in `tuning`. Whatever goes wrong
-on either, the job gets the native default and one line that says why, never an exception.
+The way of a hit is all here and imports little; what times and stores comes from `tuning`, once
+it is this process's turn. Whatever goes wrong on either way, the job gets the native default
+and one line that says why, never an exception.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
 from tuner.keys import CacheKey, make_cache_key
 from tuner.paths import cache_path
-from tuner.records import Answer
+from tuner.records import Answer, Miss, Outcome
+from tuner.store.lock import measuring_turn
 from tuner.store.lookup import find_answer
 from tuner.workload import model_signature
 
@@ -25,7 +27,10 @@ if TYPE_CHECKING:
     from tuner.pools import Pool
 
 TIME_BUDGET_S = 10.0
-"""Seconds that one measurement may take of the pool's time."""
+"""Seconds of the pool's time that one measurement may take."""
+
+GRACE_S = 5.0
+"""Seconds that a measurement may take beyond its budget before others stop waiting for it."""
 
 
 def resolve_chunk_size(
@@ -45,6 +50,7 @@ def resolve_chunk_size(
     model_file: str | None = None,
     control: Any = None,
     time_budget_s: float = TIME_BUDGET_S,
+    wait_s: float | None = None,
     seed: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
     database: str | os.PathLike[str] | None = None,
@@ -52,7 +58,8 @@ def resolve_chunk_size(
     """Say which chunk_size a pool should be stepped with; None is the native default.
 
     A manual value always wins. Otherwise an answer in the database is used, and what is not
-    there is measured once and stored. Tells in one line what happened.
+    there is measured once, by one process of this machine, and stored. Tells in one line what
+    happened.
 
     Args:
         pool: What steps the environments; used only where something must be measured.
@@ -71,6 +78,8 @@ def resolve_chunk_size(
         control: (num_envs, bench_nsteps, nu) float64, controls like those of the job; zeros if
             it is None.
         time_budget_s: Seconds of the pool's time that measuring may take.
+        wait_s: Seconds to wait for another process that is measuring, before the native
+            default is used instead; by default time_budget_s and 5 more.
         seed: What the order of the timings is drawn from; None draws it afresh.
         clock: Seconds, monotonic; what the pool is timed by.
         database: A path or URL; by default that of `cache_path()`.
@@ -96,41 +105,106 @@ def resolve_chunk_size(
             bench_nsteps=bench_nsteps,
         )
         file = cache_path(database)
-        answer = find_answer(file, key, num_envs)
-        if answer is not None:
-            notice.inform(describe("hit", answer, key, file))
-            return answer.chunk_size
 
-        from tuner.tuning import Work, tune_key  # the cold path, with all that it imports
+        def measure(miss: Miss) -> Outcome:
+            from tuner.tuning import Work, measure_and_save
 
-        work = Work.of_caller(pool, state, control, model, bench_nsteps)
-        outcome = tune_key(
-            key,
-            file,
-            lambda: work,
-            time_budget_s=time_budget_s,
-            seed=seed,
-            clock=clock,
-            model_file=model_file,
+            return measure_and_save(
+                key,
+                file,
+                Work.of_caller(pool, state, control, model, bench_nsteps),
+                miss=miss,
+                time_budget_s=time_budget_s,
+                seed=seed,
+                clock=clock,
+                model_file=model_file,
+            )
+
+        outcome = answer_key(
+            key, file, measure, wait_s=time_budget_s + GRACE_S if wait_s is None else wait_s
         )
     except Exception as error:
         notice.warn(f"using the native default, not tuned: {error or type(error).__name__}")
         return None
-    notice.inform(describe(outcome.source, outcome.answer, key, file))
+    notice.inform(describe(outcome, key, file))
     return outcome.answer.chunk_size
 
 
-def describe(source: str, answer: Answer, key: CacheKey, database: Path) -> str:
-    """Put an answer in one line: where from, the choice, the native rule, the timings."""
+def answer_key(
+    key: CacheKey,
+    database: Path,
+    measure: Callable[[Miss], Outcome],
+    *,
+    wait_s: float,
+    force: bool = False,
+) -> Outcome:
+    """Answer a key from the database; where it cannot, let this process or another measure.
+
+    Args:
+        key: The key, with its facts.
+        database: The file.
+        measure: Measures and stores; called only if nobody else has, and only while no other
+            process of this machine measures.
+        wait_s: Seconds to wait for another process's measurement.
+        force: Measure even if there is an answer.
+
+    Raises:
+        TunerError: whatever went wrong, with the next step.
+    """
+    watch = _Watch(database, key)
+    if force:
+        with measuring_turn(wait_s, unless=lambda: False):
+            return measure(Miss("a new measurement was asked for"))
+    found = watch.look()
+    if isinstance(found, Answer):
+        return Outcome("hit", found)
+    with measuring_turn(wait_s, unless=watch.answered):
+        # Whether the turn came or the wait ended: somebody may have stored it in the meantime.
+        found = watch.look()
+        return Outcome("hit", found) if isinstance(found, Answer) else measure(found)
+
+
+class _Watch:
+    """Looks for a key's answer; while waiting, only when the file has changed.
+
+    A look costs a connection, and dozens of processes that make some every second would
+    disturb the one that measures.
+    """
+
+    def __init__(self, database: Path, key: CacheKey) -> None:
+        self._database = database
+        self._key = key
+        self._seen: object = None
+
+    def look(self) -> Answer | Miss:
+        """Look in the database."""
+        return find_answer(self._database, self._key, self._key.facts.num_envs)
+
+    def answered(self) -> bool:
+        """Tell whether there is an answer by now."""
+        try:
+            stat = os.stat(self._database)
+        except OSError:
+            return False
+        now = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if now == self._seen:
+            return False
+        self._seen = now
+        return isinstance(self.look(), Answer)
+
+
+def describe(outcome: Outcome, key: CacheKey, database: Path) -> str:
+    """Put an outcome in one line: where from, the choice, the native rule, the timings."""
     native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
-    chunk_size = answer.chunk_size
-    chosen = "the native default" if chunk_size is None else f"chunk_size {chunk_size}"
+    answer = outcome.answer
+    chosen = "native default" if answer.chunk_size is None else f"chunk_size {answer.chunk_size}"
     timings = ", ".join(
         f"{'default' if name == 'None' else name} {ms:.4g}"
         for name, ms in answer.per_candidate_ms.items()
     )
     return (
-        f"{source}: {chosen} (the native default is chunk_size {native})"
+        f"{outcome.source}: {chosen} (the native default is chunk_size {native})"
         + (f"; ms per step: {timings}" if timings else "")
+        + (f"; measured because {outcome.miss.reason}" if outcome.miss else "")
         + f"; key {key[:11]} in {database}"
     )

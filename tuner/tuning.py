@@ -1,4 +1,4 @@
-"""The cold path, top to bottom: claim the key, look again, time, decide, save.
+"""The cold path, once it is this process's turn: time, decide, save.
 
 Raises what goes wrong; `resolve` turns that into the native default, the command line into a
 line and an exit code.
@@ -22,15 +22,11 @@ from tuner.errors import ArgumentError
 from tuner.keys import CacheKey
 from tuner.pools import Pool, pool_identity
 from tuner.race import Progress, race_chunk_sizes
-from tuner.records import Answer, Race, Run, Verdict
+from tuner.records import Answer, Miss, Outcome, Race, Run, Verdict
 from tuner.store.ledger import save_run
-from tuner.store.lock import file_lock
-from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
 
 PLAN = "race"
-GRACE_S = 5.0
-"""What a measurement may take beyond its budget before others stop waiting for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,71 +53,39 @@ class Work:
         return cls(pool, state, zeros, "the caller's state, zero controls")
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of asking for a key."""
-
-    source: Literal["hit", "measured"]
-    answer: Answer
-    race: Race | None = None
-    """The measurement, where there was one."""
-
-
-def tune_key(
+def measure_and_save(
     key: CacheKey,
     database: Path,
-    work: Callable[[], Work],
+    work: Work,
     *,
+    miss: Miss,
     time_budget_s: float,
     seed: int | None = None,
     clock: Callable[[], float] = time.perf_counter,
     model_file: str | None = None,
-    force: bool = False,
     progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
-    """Answer a key from the database, or else measure it once and store what came out.
+    """Time a key's candidates once, decide, and store the run with its verdict.
+
+    The caller holds the machine's turn to measure.
 
     Args:
         key: The key, with its facts.
         database: The file; made or upgraded before anything is timed, so that a measurement
             that could not be kept is not made.
-        work: Makes the work to be timed; called only if it is.
+        work: The work to be timed.
+        miss: Why it has to be measured.
         time_budget_s: Seconds of the pool's time.
         seed: What the order of the timings is drawn from; None draws it afresh.
         clock: Seconds, monotonic.
         model_file: The model's file, for people to read.
-        force: Measure even if there is an answer; the run is added to those that are there.
         progress: Told about the race once per block.
 
     Raises:
-        TunerError: whatever went wrong, with the next step.
+        TunerError: whatever went wrong, with the next step. If it is the pool, the run is
+            stored as failed.
     """
     upgrade(database)
-    # Who waits here waits for the answer itself; who waited in vain takes the default.
-    with file_lock(lock_path(database), timeout_s=time_budget_s + GRACE_S):
-        answer = None if force else find_answer(database, key, key.facts.num_envs)
-        if answer is not None:
-            return Outcome("hit", answer)
-        return _measure_and_save(
-            key, database, work(), time_budget_s, seed, clock, model_file, progress
-        )
-
-
-def lock_path(database: Path) -> Path:
-    """Name the file whose lock says that somebody measures for this database."""
-    return database.with_name(database.name + ".lock")
-
-
-def _measure_and_save(
-    key: CacheKey,
-    database: Path,
-    work: Work,
-    time_budget_s: float,
-    seed: int | None,
-    clock: Callable[[], float],
-    model_file: str | None,
-    progress: Callable[[Progress], None] | None,
-) -> Outcome:
     facts = key.facts
     if len(work.state) != facts.num_envs:
         raise ArgumentError(
@@ -174,7 +138,7 @@ def _measure_and_save(
     )
     timings = {str(e.candidate.chunk_size): e.milliseconds for e in race.verdict.estimates}
     save_run(database, key, finished, race.verdict, timings)
-    return Outcome("measured", Answer(race.verdict, timings, len(race.samples)), race)
+    return Outcome("measured", Answer(race.verdict, timings, len(race.samples)), miss, race)
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,13 +16,12 @@ from tuner.cli.tables import candidate_name, console, milliseconds, print_table,
 from tuner.device import device_fingerprint, usable_cpus
 from tuner.keys import CacheKey, make_cache_key
 from tuner.paths import cache_path
-from tuner.resolve import TIME_BUDGET_S
+from tuner.resolve import GRACE_S, TIME_BUDGET_S, answer_key
 from tuner.workload import model_signature
 
 if TYPE_CHECKING:
-    from tuner.pools import OpenPool
-    from tuner.records import Answer, Estimate
-    from tuner.tuning import Outcome, Work
+    from tuner.records import Answer, Estimate, Miss, Outcome
+    from tuner.tuning import Work
 
 MOTION_SEED = 0
 """Every tuning of a model times the same moved states: the work is a part of what is compared."""
@@ -75,6 +74,13 @@ MOTION_SEED = 0
     show_default=True,
     help="Seconds of the pool's time that measuring may take.",
 )
+@click.option(
+    "--wait",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    show_default="the time budget and 5 more",
+    help="Seconds to wait for another process of this machine that is measuring.",
+)
 @click.option("--seed", type=click.IntRange(min=0), help="Draw the order of the timings from this.")
 @click.option("--force", is_flag=True, help="Measure again, and add the run to what is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
@@ -90,6 +96,7 @@ def tune(
     post_step_forward_sensor: bool,
     pool_name: str,
     time_budget: float,
+    wait: float | None,
     seed: int | None,
     force: bool,
     as_json: bool,
@@ -105,7 +112,7 @@ def tune(
       tuner tune examples/quadruped.xml --num-envs 1024
     """
     from tuner.model_file import load_model
-    from tuner.tuning import tune_key
+    from tuner.tuning import measure_and_save
 
     file = cache_path(database)
     model = load_model(model_file)
@@ -119,17 +126,22 @@ def tune(
         post_step_forward_sensor=post_step_forward_sensor,
         bench_nsteps=nstep,
     )
-    with _work_maker(pool_name, model, key) as work, race_progress() as progress:
-        outcome = tune_key(
-            key,
-            file,
-            work,
-            time_budget_s=time_budget,
-            seed=seed,
-            model_file=str(model_file),
-            force=force,
-            progress=progress,
-        )
+
+    def measure(miss: Miss) -> Outcome:
+        with _work(pool_name, model, key) as work, race_progress() as progress:
+            return measure_and_save(
+                key,
+                file,
+                work,
+                miss=miss,
+                time_budget_s=time_budget,
+                seed=seed,
+                model_file=str(model_file),
+                progress=progress,
+            )
+
+    wait_s = time_budget + GRACE_S if wait is None else wait
+    outcome = answer_key(key, file, measure, wait_s=wait_s, force=force)
     if as_json:
         print_json(_as_json(outcome, key, file))
     else:
@@ -139,34 +151,24 @@ def tune(
 
 
 @contextmanager
-def _work_maker(pool_name: str, model: Any, key: CacheKey) -> Iterator[Callable[[], Work]]:
-    """Give a function that makes the pool and its work; the pool is closed at the end.
-
-    A function, because a hit needs neither pool nor work.
-    """
+def _work(pool_name: str, model: Any, key: CacheKey) -> Iterator[Work]:
+    """Make the pool and what it is to step; the pool is closed at the end."""
     from tuner.model_file import captured_warnings
     from tuner.motion import WORK_MOVED, moved_state
     from tuner.pools import POOLS
     from tuner.tuning import Work
 
-    opened: list[OpenPool] = []
-
-    def make() -> Work:
-        facts = key.facts
-        pool = POOLS[pool_name](model, nbatch=facts.num_envs, nthread=facts.nthread)
-        opened.append(pool)
+    facts = key.facts
+    # MuJoCo would write its warnings to a file in the working directory.
+    with (
+        captured_warnings(),
+        POOLS[pool_name](model, nbatch=facts.num_envs, nthread=facts.nthread) as pool,
+    ):
         click.echo(f"preparing: {facts.num_envs} environments fall and move", err=True)
         state, control = moved_state(
             model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
         )
-        return Work(pool, state, control, WORK_MOVED)
-
-    try:
-        with captured_warnings():  # MuJoCo would write them to a file in the working directory
-            yield make
-    finally:
-        for pool in opened:
-            pool.close()
+        yield Work(pool, state, control, WORK_MOVED)
 
 
 def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:

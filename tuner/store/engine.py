@@ -15,8 +15,8 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tuner.errors import DatabaseError
-from tuner.store.sqlite import BUSY_SECONDS, error_name, open_read_only
+from tuner.store.diagnosis import exists, explained
+from tuner.store.sqlite import open_for_reading, open_for_writing
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def writing(database: Path) -> Iterator[sa.Connection]:
     Raises:
         DatabaseError: for whatever the driver raises.
     """
-    with _connected(database, "write", lambda: _open_for_writing(database)) as connection:
+    with _connected(database, "write", lambda: open_for_writing(database)) as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
             yield connection
@@ -45,7 +45,7 @@ def reading(database: Path) -> Iterator[sa.Connection]:
     Raises:
         DatabaseError: for whatever the driver raises; a missing file is one of them.
     """
-    with _connected(database, "read", lambda: open_read_only(database)) as connection:
+    with _connected(database, "read", lambda: open_for_reading(database)) as connection:
         connection.exec_driver_sql("BEGIN")
         yield connection
         connection.exec_driver_sql("ROLLBACK")
@@ -56,6 +56,7 @@ def _connected(
     database: Path, deed: str, connect: Callable[[], sqlite3.Connection]
 ) -> Iterator[sa.Connection]:
     """Connect once, and translate whatever the driver raises until the end."""
+    exists(database)  # raises for what is no file, which SQLite would only call unopenable
     # NullPool: a connection must not cross a fork, and a tuner opens its file a few times in
     # its life. AUTOCOMMIT keeps SQLAlchemy's own BEGIN away, because it is a deferred one.
     engine = sa.create_engine(
@@ -65,17 +66,7 @@ def _connected(
         with engine.connect() as connection:
             yield connection
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
-        cause = getattr(error, "orig", None) or error
-        raise DatabaseError(
-            f"cannot {deed} the tuning database {database}: {cause} ({error_name(cause)}); "
-            "nothing was changed"
-        ) from error
-
-
-def _open_for_writing(database: Path) -> sqlite3.Connection:
-    connection = sqlite3.connect(database, timeout=BUSY_SECONDS, isolation_level=None)
-    connection.execute("PRAGMA foreign_keys = ON")
-    return connection
+        raise explained(database, getattr(error, "orig", None) or error, deed) from error
 
 
 def _roll_back(connection: sa.Connection) -> None:

@@ -8,36 +8,43 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-from tuner.errors import DatabaseError, SchemaError
-from tuner.records import Answer, Candidate, Verdict
-from tuner.store.sqlite import error_name, open_read_only
-
-REVISION = "0001"
-"""The schema this code reads and writes; the newest file in migrations/versions."""
-
-OLDER_REVISIONS: tuple[str, ...] = ()
-"""Schemas that a write upgrades."""
+from tuner.records import Answer, Candidate, Miss, Verdict
+from tuner.store.diagnosis import (
+    REVISION,
+    exists,
+    explained,
+    file_revision,
+    is_empty,
+    other_revision,
+)
+from tuner.store.sqlite import query
 
 ONE_ANSWER = """
-    SELECT (SELECT version_num FROM alembic_version), verdict.chunk_size, verdict.decided,
-           verdict.reason, verdict.gain, verdict.gain_low, verdict.gain_high,
+    SELECT verdict.chunk_size, verdict.decided, verdict.reason,
+           verdict.gain, verdict.gain_low, verdict.gain_high,
            verdict.per_candidate_ms, verdict.samples
-    FROM verdict WHERE verdict.key_digest = ?
+    FROM alembic_version AS known
+    LEFT JOIN verdict ON verdict.key_digest = ?
+    WHERE known.version_num = ?
 """
+"""One row where the schema is the one we read, with NULLs where the key has no answer."""
 
 ALL_ANSWERS = """
-    SELECT verdict.key_digest, verdict.chunk_size, verdict.per_candidate_ms,
+    SELECT verdict.key_digest, tuning_key.num_envs, verdict.chunk_size, verdict.per_candidate_ms,
            run.model_file, run.hostname, run.other_facts
-    FROM verdict JOIN run ON run.run_id = verdict.latest_run_id
+    FROM verdict
+    JOIN tuning_key ON tuning_key.digest = verdict.key_digest
+    JOIN run ON run.run_id = verdict.latest_run_id
     ORDER BY verdict.key_digest
 """
 
+REASONS = ("budget", "noise", "too few")
 
-def find_answer(database: Path, key: str, num_envs: int | None) -> Answer | None:
+
+def find_answer(database: Path, key: str, num_envs: int | None) -> Answer | Miss:
     """Look one key up. Does not write to the database, and makes no file.
 
     Args:
@@ -46,94 +53,46 @@ def find_answer(database: Path, key: str, num_envs: int | None) -> Answer | None
         num_envs: The largest chunk size that the pool can take; None skips that check.
 
     Returns:
-        The answer, or None for a miss: no such key, or a row that no pool could use.
+        The answer, or why there is none: no such key, or a row that no pool could use.
 
     Raises:
-        SchemaError: if the file was written by a newer tuner.
+        SchemaError: if the file has another schema than this code reads.
         DatabaseError: if the file is there and cannot be read.
     """
-    if not database.exists():
-        return None
+    if not exists(database):
+        return Miss("there is no database yet")
     try:
-        with closing(open_read_only(database)) as connection:
-            row = connection.execute(ONE_ANSWER, (str(key),)).fetchone()
-            if row is None:
-                check_revision(database, connection)
-                return None
+        rows = query(database, ONE_ANSWER, (str(key), REVISION))
     except sqlite3.Error as error:
-        raise unreadable(database, error) from error
-    revision, *facts = row
-    if revision != REVISION:
-        raise unknown_revision(database, revision)
-    return _checked(facts, num_envs)
+        if is_empty(database):
+            return Miss("the database is empty")
+        raise explained(database, error) from error
+    if not rows:
+        raise other_revision(database, file_revision(database))
+    return _checked(rows[0], num_envs)
 
 
 def read_answers(database: Path) -> dict[str, dict[str, Any]]:
     """Read every answer, as the values that `load_cache` returns. Does not write.
 
+    A row that no pool could use is left out.
+
     Raises:
         SchemaError, DatabaseError: as `find_answer`.
     """
-    if not database.exists():
+    if not exists(database):
         return {}
     try:
-        with closing(open_read_only(database)) as connection:
-            if not check_revision(database, connection):
-                return {}
-            rows = connection.execute(ALL_ANSWERS).fetchall()
+        rows = query(database, ALL_ANSWERS)
     except sqlite3.Error as error:
-        raise unreadable(database, error) from error
-    return {key: _value(*facts) for key, *facts in rows}
-
-
-def check_revision(database: Path, connection: sqlite3.Connection) -> bool:
-    """Check that the file's schema is one this code can read.
-
-    Returns:
-        False where there is no schema yet: a file that somebody is about to fill.
-
-    Raises:
-        SchemaError: if the schema is another one.
-    """
-    tables = "SELECT count(*) FROM sqlite_master"
-    if connection.execute(tables).fetchone()[0] == 0:
-        return False
-    row = connection.execute("SELECT version_num FROM alembic_version").fetchone()
-    if row is None or row[0] != REVISION:
-        raise unknown_revision(database, row and row[0])
-    return True
-
-
-def unknown_revision(database: Path, revision: str | None) -> SchemaError:
-    """Word the error for a schema that this code does not know."""
-    return SchemaError(
-        f"{database} has schema {revision}, this tuner knows {REVISION}: "
-        "upgrade tuner, or name another database (this one is unchanged)"
-    )
-
-
-def unreadable(database: Path, error: sqlite3.Error) -> DatabaseError:
-    """Word the error for a file that is there and cannot be read."""
-    return DatabaseError(
-        f"cannot read the tuning database {database}: {error} ({error_name(error)}); "
-        "move the file away or name another database (it is unchanged)"
-    )
-
-
-def _checked(facts: list[Any], num_envs: int | None) -> Answer | None:
-    """Turn a row into an answer, or into a miss where its values cannot be used."""
-    chunk_size, decided, reason, gain, low, high, timings, samples = facts
-    if chunk_size is not None and not usable_chunk_size(chunk_size, num_envs):
-        return None
-    verdict = Verdict(
-        candidate=Candidate(chunk_size),
-        decided=bool(decided),
-        reason=reason,
-        gain=gain,
-        gain_low=low,
-        gain_high=high,
-    )
-    return Answer(verdict, _timings(timings), samples)
+        if is_empty(database):
+            return {}
+        raise explained(database, error) from error
+    return {
+        key: _value(*facts)
+        for key, num_envs, *facts in rows
+        if facts[0] is None or usable_chunk_size(facts[0], num_envs)
+    }
 
 
 def usable_chunk_size(chunk_size: Any, num_envs: int | None) -> bool:
@@ -141,25 +100,61 @@ def usable_chunk_size(chunk_size: Any, num_envs: int | None) -> bool:
     return type(chunk_size) is int and chunk_size >= 1 and (not num_envs or chunk_size <= num_envs)
 
 
-def _timings(text: str | None) -> dict[str, float]:
+def is_finite(number: Any) -> bool:
+    """Tell whether a value is a number that can be counted with."""
+    return type(number) in (int, float) and number - number == 0
+
+
+def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
+    """Turn a row into an answer, or into a miss where its values cannot be used."""
+    chunk_size, decided, reason, gain, low, high, timings, samples = facts
+    if decided is None:
+        return Miss("this key has no answer yet")
+    if chunk_size is not None and not usable_chunk_size(chunk_size, num_envs):
+        most = "num_envs" if num_envs is None else num_envs
+        return Miss(
+            f"the stored chunk_size {_short(chunk_size)} is no whole number from 1 to {most}"
+        )
+    if decided not in (0, 1) or (decided == 0 and reason not in REASONS):
+        return Miss(f"the stored verdict says decided {_short(decided)}, reason {_short(reason)}")
+    for number in (gain, low, high):
+        if number is not None and not is_finite(number):
+            return Miss(f"the stored gain {_short(number)} is not a number")
+    verdict = Verdict(
+        candidate=Candidate(chunk_size),
+        decided=decided == 1,
+        reason=reason if decided == 0 else None,
+        gain=gain,
+        gain_low=low,
+        gain_high=high,
+    )
+    return Answer(verdict, _timings(timings), samples if type(samples) is int else 0)
+
+
+def _short(value: Any) -> str:
+    """Repeat a value that somebody may have made a billion characters long."""
+    return repr(value[:40] if isinstance(value, (str, bytes)) else value)
+
+
+def _timings(text: Any) -> dict[str, float]:
     """Read a row's timings; they are for people, so an odd one is left out, not an error."""
     try:
-        timings = json.loads(text) if text else {}
-    except ValueError:
+        timings = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
         return {}
     if not isinstance(timings, dict):
         return {}
-    return {name: ms for name, ms in timings.items() if isinstance(ms, (int, float))}
+    return {
+        name: float(ms)
+        for name, ms in timings.items()
+        if (name == "None" or name.isdecimal()) and is_finite(ms) and ms > 0
+    }
 
 
 def _value(
-    chunk_size: int | None,
-    timings: str | None,
-    model_file: str | None,
-    hostname: str | None,
-    other_facts: str | None,
+    chunk_size: int | None, timings: Any, model_file: Any, hostname: Any, other_facts: Any
 ) -> dict[str, Any]:
-    value: dict[str, Any] = json.loads(other_facts) if other_facts else {}
+    value = _facts(other_facts)
     value["chunk_size"] = chunk_size
     if timings:
         value["per_candidate_ms"] = _timings(timings)
@@ -168,3 +163,11 @@ def _value(
     if hostname is not None:
         value["hostname"] = hostname
     return value
+
+
+def _facts(text: Any) -> dict[str, Any]:
+    try:
+        facts = json.loads(text) if isinstance(text, str) else {}
+    except (ValueError, RecursionError):
+        return {}
+    return facts if isinstance(facts, dict) else {}

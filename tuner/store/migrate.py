@@ -7,18 +7,29 @@ look again, and find nothing to do.
 
 from __future__ import annotations
 
+import os
 import threading
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from tuner.errors import DatabaseError
+from tuner.store.diagnosis import OLDER_REVISIONS, REVISION, other_revision, something_else
 from tuner.store.engine import writing
-from tuner.store.lookup import OLDER_REVISIONS, REVISION, unknown_revision
 
-# Alembic keeps its context in module globals: two upgrades at once in threads of one process
-# have crashed the interpreter.
-_ONE_AT_A_TIME = threading.Lock()
+_one_at_a_time = threading.Lock()
+"""Alembic keeps its context in module globals: two upgrades at once in threads of one process
+have crashed the interpreter."""
+
+
+def _renew_lock() -> None:
+    """After a fork: a thread that held the lock is not in the child to release it."""
+    global _one_at_a_time
+    _one_at_a_time = threading.Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
 
 
 def migrations_folder() -> Path:
@@ -65,17 +76,14 @@ def upgrade(database: Path) -> tuple[str | None, str]:
         DatabaseError: if the file cannot be opened or written.
     """
     make_folder(database)
-    with _ONE_AT_A_TIME, writing(database) as connection:
+    with _one_at_a_time, writing(database) as connection:
         before = stored_revision(connection)
         if before == REVISION:
             return before, REVISION
         if before is not None and before not in OLDER_REVISIONS:
-            raise unknown_revision(database, before)
+            raise other_revision(database, before)
         if before is None and sa.inspect(connection).get_table_names():
-            raise DatabaseError(
-                f"{database} is a database of something else: name another file "
-                "(this one is unchanged)"
-            )
+            raise something_else(database)
         _run_alembic(connection)
     return before, REVISION
 

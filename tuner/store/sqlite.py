@@ -1,4 +1,4 @@
-"""What is SQLite's alone: file URIs, waiting, and what its error codes mean.
+"""What is SQLite's alone: file URIs, waiting, recovery, and what its error codes mean.
 
 Kept apart so that the rest of the store holds for another database too. Standard library only:
 the hit path comes through here.
@@ -7,7 +7,10 @@ the hit path comes through here.
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 from urllib.parse import quote
 
 BUSY_SECONDS = 30.0
@@ -18,21 +21,64 @@ READ_BUSY_SECONDS = 5.0
 """The same for the look-up in front of a training job: a reader waits only while a commit is
 being written, and a job must not stand for long."""
 
+LEFT_BY_A_CRASH = ("SQLITE_READONLY_ROLLBACK", "SQLITE_READONLY_RECOVERY")
+"""A writer was killed half-way: its transaction has to be rolled back before anybody can read,
+and a connection that may only read cannot do that."""
 
-def read_only_uri(database: Path) -> str:
-    """Spell a path as a URI that opens it for reading: no file is made, none is changed."""
-    return f"file:{quote(str(database.absolute()))}?mode=ro"
 
+def query(
+    database: Path, statement: str, parameters: Sequence[object] = ()
+) -> list[tuple[Any, ...]]:
+    """Read rows from an existing file: no file is made, none is changed.
 
-def open_read_only(database: Path) -> sqlite3.Connection:
-    """Open an existing file for reading.
+    The one exception is what SQLite itself does for every reader: after a crash it first rolls
+    the interrupted transaction back.
 
     Raises:
-        sqlite3.OperationalError: if there is no such file or it cannot be opened.
+        sqlite3.Error: if the file cannot be opened or read, or is no SQLite database.
     """
-    return sqlite3.connect(
-        read_only_uri(database), uri=True, timeout=READ_BUSY_SECONDS, isolation_level=None
-    )
+    try:
+        return _rows(database, "ro", statement, parameters)
+    except sqlite3.OperationalError as error:
+        if error_name(error) not in LEFT_BY_A_CRASH:
+            raise
+        return _rows(database, "rw", statement, parameters)
+
+
+def _rows(
+    database: Path, mode: str, statement: str, parameters: Sequence[object]
+) -> list[tuple[Any, ...]]:
+    with closing(_open(database, mode, READ_BUSY_SECONDS)) as connection:
+        return connection.execute(statement, parameters).fetchall()
+
+
+def open_for_reading(database: Path) -> sqlite3.Connection:
+    """Open an existing file for reading, after a crash like `query`.
+
+    Raises:
+        sqlite3.Error: if it cannot be opened or is no SQLite database.
+    """
+    query(database, "SELECT count(*) FROM sqlite_master")
+    return _open(database, "ro", READ_BUSY_SECONDS)
+
+
+def open_for_writing(database: Path) -> sqlite3.Connection:
+    """Open a file for reading and writing; it is made if it is missing.
+
+    Journal mode: the rollback journal, SQLite's default, always. WAL would commit faster, but
+    one tuning is one commit; a WAL file cannot be read in a folder where nothing may be
+    written, leaves files beside it, is unsafe on network file systems, and loses committed
+    pages in SQLite 3.7.0 to 3.51.2 (the WAL-reset bug, fixed in 3.51.3).
+    """
+    connection = _open(database, "rwc", BUSY_SECONDS)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
+def _open(database: Path, mode: str, busy_seconds: float) -> sqlite3.Connection:
+    # quote() leaves the slashes and escapes what means something in a URI: %, ?, # and spaces
+    uri = f"file:{quote(str(database.absolute()))}?mode={mode}"
+    return sqlite3.connect(uri, uri=True, timeout=busy_seconds, isolation_level=None)
 
 
 def error_name(error: BaseException) -> str:
