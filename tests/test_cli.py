@@ -15,6 +15,18 @@ from tests.facts import a_key
 from tuner import __version__, store_cache
 
 QUADRUPED = Path(__file__).parents[1] / "examples" / "quadruped.xml"
+COMMANDS = [
+    (),
+    ("tune",),
+    ("list",),
+    ("show",),
+    ("doctor",),
+    ("db",),
+    ("db", "path"),
+    ("db", "upgrade"),
+    ("db", "check"),
+    ("db", "repair"),
+]
 TUNE = ("tune", str(QUADRUPED), "--num-envs", "32", "--nthread", "2", "--nstep", "1")
 
 
@@ -195,9 +207,7 @@ def test_the_version() -> None:
     assert tuner("--version").stdout.strip() == f"tuner, version {__version__}"
 
 
-@pytest.mark.parametrize(
-    "command", [(), ("tune",), ("list",), ("show",), ("db",), ("db", "path"), ("db", "upgrade")]
-)
+@pytest.mark.parametrize("command", COMMANDS)
 def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
     shown = tuner(*command, "--help")
     assert shown.returncode == 0

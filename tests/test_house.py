@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "tuner"
 
 FLOORS = [
-    {"errors", "records", "notice"},
+    {"errors", "records", "notice", "processors", "filesystem"},
     {"paths", "keys", "candidates", "device", "workload", "circumstances"},
     {"curve", "pools", "model_file", "store.sqlite", "store.schema"},
     {"selection", "motion", "bench", "store.lock", "store.diagnosis"},
@@ -18,11 +18,12 @@ FLOORS = [
     {"race", "store.lookup"},
     {"store.engine"},
     {"store.migrate"},
-    {"store.ledger"},
-    {"cache", "tuning"},
+    {"store.ledger", "store.check"},
+    {"store.repair"},
+    {"cache", "tuning", "doctor"},
     {"resolve"},
     {"cli.options", "cli.tables"},
-    {"cli.progress", "cli.show", "cli.database"},
+    {"cli.progress", "cli.show", "cli.database", "cli.doctor"},
     {"cli.tune"},
     {"cli"},
     {"__main__"},
@@ -32,7 +33,7 @@ FLOORS = [
 OUTSIDERS = {
     "sqlalchemy": ("store.",),
     "alembic": ("store.",),
-    "sqlite3": ("store.",),
+    "sqlite3": ("store.", "doctor"),
     "mujoco": ("pools", "model_file", "motion", "cli"),
     "mujoco_uni": ("pools",),
     "click": ("cli",),

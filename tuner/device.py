@@ -24,10 +24,3 @@ def device_fingerprint() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpu_count": os.cpu_count() or 1,
     }
-
-
-def usable_cpus() -> int:
-    """Count the CPUs this process may run on; the sensible number of threads for a pool."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

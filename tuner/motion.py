@@ -13,10 +13,10 @@ import mujoco
 import numpy as np
 
 from tuner.candidates import whole_number
-from tuner.device import usable_cpus
 from tuner.errors import ArgumentError
 from tuner.model_file import captured_warnings
 from tuner.pools import STATE, RolloutPool
+from tuner.processors import usable_cpus
 
 if TYPE_CHECKING:
     from tuner.pools import FloatArray

@@ -23,6 +23,7 @@ from tuner.keys import CacheKey
 from tuner.pools import Pool, pool_identity
 from tuner.race import Progress, race_chunk_sizes
 from tuner.records import Answer, Miss, Outcome, Race, Run, Verdict
+from tuner.store.engine import check_writable
 from tuner.store.ledger import save_run
 from tuner.store.migrate import upgrade
 
@@ -86,6 +87,7 @@ def measure_and_save(
             stored as failed.
     """
     upgrade(database)
+    check_writable(database)
     facts = key.facts
     if len(work.state) != facts.num_envs:
         raise ArgumentError(

@@ -102,6 +102,7 @@ def run_tables() -> None:
         sa.Column("pool", sa.Text),
         sa.Column("pool_version", sa.Text),
         sa.Column("seed", LONG),
+        sa.Column("samples", sa.Integer, nullable=False),
         sa.Column("time_budget_seconds", NUMBER),
         sa.Column("pool_seconds", NUMBER),
         sa.Column("started_utc", sa.Text),
@@ -123,6 +124,7 @@ def run_tables() -> None:
         sa.CheckConstraint(
             "state IN ('complete', 'cut short', 'failed', 'imported')", name="ck_run_state"
         ),
+        sa.CheckConstraint("samples >= 0", name="ck_run_samples"),
         sa.CheckConstraint("time_budget_seconds >= 0", name="ck_run_time_budget_seconds"),
         sa.CheckConstraint("pool_seconds >= 0", name="ck_run_pool_seconds"),
         sa.CheckConstraint("started_utc LIKE '____-__-__T__:__:__%Z'", name="ck_run_started_utc"),
@@ -242,7 +244,7 @@ def views() -> None:
         SELECT tuning_key.digest AS tuning_key, run.run_id, run.state, run.plan, run.work,
                run.pool, run.pool_version, run.started_utc, run.finished_utc,
                run.pool_seconds, run.time_budget_seconds,
-               (SELECT count(*) FROM sample WHERE sample.run_id = run.run_id) AS samples,
+               run.samples,
                run.hostname, run.pid, run.load_average, run.model_file,
                run.tuner_version, run.mujoco_version, run.python_version, run.message
         FROM run JOIN tuning_key ON tuning_key.key_id = run.key_id

@@ -10,6 +10,7 @@ import click
 
 import tuner
 from tuner.cli.database import db
+from tuner.cli.doctor import doctor
 from tuner.cli.options import Failing, database_option
 from tuner.cli.show import list_keys, show
 from tuner.cli.tune import tune
@@ -32,3 +33,4 @@ main.add_command(tune)
 main.add_command(list_keys)
 main.add_command(show)
 main.add_command(db)
+main.add_command(doctor)

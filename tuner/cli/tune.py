@@ -13,9 +13,10 @@ from tuner.candidates import native_chunk_size
 from tuner.cli.options import FINDING, database_option, print_json
 from tuner.cli.progress import race_progress
 from tuner.cli.tables import candidate_name, console, milliseconds, print_table, relative
-from tuner.device import device_fingerprint, usable_cpus
+from tuner.device import device_fingerprint
 from tuner.keys import CacheKey, make_cache_key
 from tuner.paths import cache_path
+from tuner.processors import usable_cpus
 from tuner.resolve import GRACE_S, TIME_BUDGET_S, answer_key
 from tuner.workload import model_signature
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import sqlalchemy as sa
 
-from tuner.store.diagnosis import exists, explained
+from tuner.store.diagnosis import REVISION, exists, explained, other_revision
 from tuner.store.sqlite import open_for_reading, open_for_writing
 
 
@@ -43,11 +43,30 @@ def reading(database: Path) -> Iterator[sa.Connection]:
     """Open an existing file for reading; what it shows is one moment's state. Never writes.
 
     Raises:
+        SchemaError: if the file has another schema than this code reads.
         DatabaseError: for whatever the driver raises; a missing file is one of them.
     """
     with _connected(database, "read", lambda: open_for_reading(database)) as connection:
         connection.exec_driver_sql("BEGIN")
+        revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
+        if revision != REVISION:
+            raise other_revision(database, revision)
         yield connection
+        connection.exec_driver_sql("ROLLBACK")
+
+
+def check_writable(database: Path) -> None:
+    """Check that a transaction could be written, by one that is taken back.
+
+    SQLite opens a file that may not be written all the same, and lets a write transaction
+    begin: only the first change is refused.
+
+    Raises:
+        DatabaseError: if not.
+    """
+    with _connected(database, "write", lambda: open_for_writing(database)) as connection:
+        connection.exec_driver_sql("BEGIN IMMEDIATE")
+        connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
         connection.exec_driver_sql("ROLLBACK")
 
 

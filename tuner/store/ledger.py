@@ -182,6 +182,7 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "pool": run.pool,
         "pool_version": run.pool_version,
         "seed": run.seed,
+        "samples": len(run.samples),
         "time_budget_seconds": run.time_budget_seconds,
         "pool_seconds": run.pool_seconds,
         "started_utc": utc_text(run.started) if run.started else None,
@@ -225,14 +226,10 @@ def _put_verdict(
 ) -> None:
     runs, samples, last = connection.execute(
         sa.select(
-            sa.func.count(sa.distinct(schema.run.c.run_id)),
-            sa.func.count(schema.sample.c.run_id),
+            sa.func.count(),
+            sa.func.sum(schema.run.c.samples),
             sa.func.max(schema.run.c.finished_utc),
-        )
-        .select_from(
-            schema.run.outerjoin(schema.sample, schema.sample.c.run_id == schema.run.c.run_id)
-        )
-        .where(schema.run.c.key_id == key_id, schema.run.c.state != "failed")
+        ).where(schema.run.c.key_id == key_id, schema.run.c.state != "failed")
     ).one()
     values = {
         "key_digest": str(key),

@@ -44,6 +44,7 @@ run = table(
             "pool",
             "pool_version",
             "seed",
+            "samples",
             "time_budget_seconds",
             "pool_seconds",
             "started_utc",

@@ -84,3 +84,17 @@ def _open(database: Path, mode: str, busy_seconds: float) -> sqlite3.Connection:
 def error_name(error: BaseException) -> str:
     """Name a database error by SQLite's code, "SQLITE_BUSY" say: texts change, codes do not."""
     return getattr(error, "sqlite_errorname", type(error).__name__)
+
+
+def open_damaged(database: Path) -> sqlite3.Connection:
+    """Open a file that may be damaged, for reading whatever it still gives.
+
+    Rows come by name, texts that are no UTF-8 with a mark in place of what is wrong.
+
+    Raises:
+        sqlite3.Error: if SQLite cannot open it at all.
+    """
+    connection = open_for_reading(database)
+    connection.row_factory = sqlite3.Row
+    connection.text_factory = lambda raw: raw.decode(errors="replace")
+    return connection

@@ -1,0 +1,248 @@
+"""Whatever lies where the database should be: one clear line, the default, and nothing lost."""
+
+from __future__ import annotations
+
+import os
+import random
+import sqlite3
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.facts import SleepingPool, a_key
+from tests.test_cli import tuner
+from tests.test_resolve import NTHREAD, NUM_ENVS, _no_logging, its_key, resolve
+from tuner import load_cache, store_cache
+from tuner.errors import DatabaseError, SchemaError
+from tuner.store.check import check
+from tuner.store.repair import repair
+
+
+def fill(database: Path, keys: int = 40) -> None:
+    """Make a database of several pages."""
+    for number in range(keys):
+        store_cache(
+            database,
+            a_key(num_envs=1024 + number),
+            {"chunk_size": 4, "per_candidate_ms": {str(n): 1.0 + n for n in range(1, 60)}},
+        )
+
+
+def random_bytes(database: Path) -> None:
+    database.write_bytes(random.Random(7).randbytes(20_000))
+
+
+def text(database: Path) -> None:
+    database.write_text('{"k1_0": {"chunk_size": 3}}\n' * 50)
+
+
+def half(database: Path) -> None:
+    fill(database)
+    os.truncate(database, database.stat().st_size // 2)
+
+
+def scribbled(database: Path) -> None:
+    fill(database)
+    content = bytearray(database.read_bytes())
+    for page in range(3, len(content) // 4096, 2):
+        content[page * 4096 : page * 4096 + 2000] = random.Random(page).randbytes(2000)
+    database.write_bytes(content)
+
+
+def header_only(database: Path) -> None:
+    fill(database, keys=1)
+    os.truncate(database, 100)
+
+
+def table_missing(database: Path) -> None:
+    fill(database, keys=2)
+    _execute(database, "DROP TABLE verdict")
+
+
+def column_missing(database: Path) -> None:
+    fill(database, keys=2)
+    _execute(database, "ALTER TABLE verdict DROP COLUMN per_candidate_ms")
+
+
+def something_else(database: Path) -> None:
+    _execute(database, "CREATE TABLE invoices (total)", "INSERT INTO invoices VALUES (7)")
+
+
+def from_the_future(database: Path) -> None:
+    fill(database, keys=2)
+    _execute(database, "UPDATE alembic_version SET version_num = '9999'")
+
+
+def _execute(database: Path, *statements: str) -> None:
+    connection = sqlite3.connect(database)
+    for statement in statements:
+        connection.execute(statement)
+    connection.commit()
+    connection.close()
+
+
+DAMAGED = [random_bytes, text, half, scribbled, header_only, table_missing, column_missing]
+FOREIGN = [something_else, from_the_future]
+
+
+@pytest.mark.parametrize("spoil", [*DAMAGED, *FOREIGN])
+def test_a_job_gets_the_default_and_one_line_and_the_file_stays(
+    database: Path, capfd: pytest.CaptureFixture[str], spoil: Callable[[Path], None]
+) -> None:
+    spoil(database)
+    content = database.read_bytes()
+    pool = SleepingPool(NUM_ENVS, NTHREAD)
+    with _no_logging():
+        answer = resolve(pool, database)
+    line = capfd.readouterr().err
+    if spoil in (half, scribbled) and pool.chunks:
+        return  # what the look-up reads, and what a store writes, was not hit
+    assert answer is None
+    assert pool.chunks == []
+    assert line.count("\n") == 1
+    assert str(database) in line
+    assert any(help_ in line for help_ in ("`tuner db ", "TUNER_DATABASE", "upgrade tuner"))
+    assert database.read_bytes() == content
+
+
+def test_an_empty_file_is_filled(database: Path) -> None:
+    database.touch()
+    assert load_cache(database) == {}
+    pool = SleepingPool(NUM_ENVS, NTHREAD)
+    answer = resolve(pool, database)
+    assert load_cache(database)[its_key()]["chunk_size"] == answer
+
+
+@pytest.mark.parametrize("spoil", DAMAGED)
+def test_check_finds_the_damage_and_repair_keeps_both_the_file_and_what_it_gives(
+    database: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(database)
+    content = database.read_bytes()
+    checked = tuner("db", "check", "--database", str(database))
+    assert checked.returncode == 3
+    assert "tuner db repair" in checked.stdout
+    assert database.read_bytes() == content
+
+    repaired = tuner("db", "repair", "--database", str(database))
+    assert repaired.returncode == 0, repaired.stderr
+    [aside] = database.parent.glob(f"{database.name}.damaged-*")
+    assert str(aside) in repaired.stdout
+    assert aside.read_bytes() == content
+    assert check(database) == []
+    store_cache(database, "new", {"chunk_size": 2})
+    assert load_cache(database)["new"] == {"chunk_size": 2}
+    again = tuner("db", "repair", "--database", str(database))
+    assert "sound" in again.stdout
+    assert len(list(database.parent.iterdir())) == 2
+
+
+def test_repair_keeps_what_lies_around_the_damage(database: Path) -> None:
+    fill(database)
+    whole = load_cache(database)
+    content = bytearray(database.read_bytes())
+    page = len(content) // 4096 // 2
+    content[page * 4096 : (page + 1) * 4096] = bytes(4096)
+    database.write_bytes(content)
+    assert check(database)
+    done = repair(database)
+    assert done is not None
+    kept = load_cache(database)
+    assert 0 < done.kept["sample"] <= 40 * 59
+    assert kept.items() <= whole.items()
+    assert len(kept) >= 10
+    assert check(database) == []
+
+
+def test_repair_keeps_everything_that_breaks_no_rule(database: Path) -> None:
+    fill(database, keys=3)
+    whole = load_cache(database)
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    connection.execute("UPDATE sample SET nanoseconds = -5 WHERE run_id = 2 AND sample_order = 0")
+    connection.commit()
+    connection.close()
+    assert check(database)
+    done = repair(database)
+    assert done is not None
+    assert done.refused["sample"] == 1
+    assert load_cache(database) == whole
+    connection = sqlite3.connect(database)
+    states = connection.execute("SELECT state, samples FROM run ORDER BY run_id").fetchall()
+    connection.close()
+    assert states == [("imported", 59), ("cut short", 58), ("imported", 59)]
+
+
+@pytest.mark.parametrize("spoil", FOREIGN)
+def test_neither_repair_nor_upgrade_touches_what_is_not_this_versions(
+    database: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(database)
+    content = database.read_bytes()
+    for command in (("db", "repair"), ("db", "upgrade"), ("list",), ("show", "k1")):
+        told = tuner(*command, "--database", str(database))
+        assert told.returncode == 1, command
+        assert told.stderr.count("\n") == 1
+        assert str(database) in told.stderr
+    with pytest.raises(SchemaError if spoil is from_the_future else DatabaseError):
+        store_cache(database, "new", {"chunk_size": 2})
+    assert database.read_bytes() == content
+    assert list(database.parent.iterdir()) == [database]
+
+
+ROWS = [
+    ("chunk_size", 0),
+    ("chunk_size", -1),
+    ("chunk_size", NUM_ENVS + 1),
+    ("chunk_size", 2**62),
+    ("decided", 7),
+    ("decided", 0),  # without a reason
+    ("gain", float("inf")),
+    ("gain_low", float("-inf")),
+]
+
+
+@pytest.mark.parametrize(("column", "value"), ROWS)
+def test_a_row_that_cannot_be_is_not_an_answer(
+    database: Path, capfd: pytest.CaptureFixture[str], column: str, value: object
+) -> None:
+    store_cache(database, its_key(), {"chunk_size": 4})
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA ignore_check_constraints = ON")
+    connection.execute(f"UPDATE verdict SET {column} = ?", (value,))
+    connection.commit()
+    connection.close()
+    pool = SleepingPool(NUM_ENVS, NTHREAD)
+    with _no_logging():
+        answer = resolve(pool, database)
+    assert answer is None or 1 <= answer <= NUM_ENVS
+    assert len(pool.chunks) > 4
+    line = capfd.readouterr().err
+    assert line.count("\n") == 1
+    assert "measured because the stored " in line
+
+
+@pytest.mark.parametrize(
+    "timings",
+    [
+        "",
+        "null",
+        "[]",
+        "{",
+        '{"4": "fast"}',
+        '{"4": 1e999}',
+        '{"x": 1}',
+        "[" * 100_000,
+        "x" * 10**6,
+    ],
+)
+def test_absurd_texts_in_a_row_do_no_harm(database: Path, timings: str) -> None:
+    store_cache(database, its_key(), {"chunk_size": 4, "per_candidate_ms": {"4": 1.0}})
+    _execute(database, "UPDATE run SET other_facts = '[[['")
+    connection = sqlite3.connect(database)
+    connection.execute("UPDATE verdict SET per_candidate_ms = ?", (timings,))
+    connection.commit()
+    connection.close()
+    assert resolve(SleepingPool(NUM_ENVS, NTHREAD), database) == 4
+    assert load_cache(database)[its_key()]["chunk_size"] == 4

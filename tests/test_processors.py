@@ -1,0 +1,118 @@
+"""The processors and what limits them, read from trees of files like the kernel's."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from tuner.processors import cpu_list, cpu_quota, normalised_cpu_model, processors
+
+
+@pytest.mark.parametrize(
+    "spellings",
+    [
+        (
+            "Intel(R) Xeon(R) CPU E5-2680 v4 @ 2.40GHz",
+            "Intel Xeon E5-2680 v4",
+            "intel xeon  E5-2680 V4",
+        ),
+        ("AMD EPYC 7763 64-Core Processor", "AMD EPYC 7763"),
+        ("Intel(R) Core(TM) i7-8700K CPU @ 3.70GHz", "Intel Core i7-8700K"),
+    ],
+)
+def test_two_spellings_of_one_cpu_are_one(spellings: tuple[str, ...]) -> None:
+    assert len({normalised_cpu_model(name) for name in spellings}) == 1
+
+
+def test_different_cpus_stay_different() -> None:
+    names = ("Intel(R) Xeon(R) CPU E5-2680 v4", "Intel(R) Xeon(R) CPU E5-2680 v3", "AMD EPYC 7763")
+    assert len({normalised_cpu_model(name) for name in names}) == 3
+
+
+@given(st.sets(st.integers(0, 300)))
+def test_the_kernels_lists_of_cpus(numbers: set[int]) -> None:
+    assert cpu_list(",".join(map(str, sorted(numbers)))) == numbers
+
+
+def test_ranges_of_cpus() -> None:
+    assert cpu_list("0-3,8,10-11\n") == {0, 1, 2, 3, 8, 10, 11}
+    assert cpu_list("\n") == set()
+
+
+def write(root: Path, files: dict[str, str]) -> Path:
+    """Make a tree of files."""
+    for name, text in files.items():
+        file = root / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    return root
+
+
+QUOTAS = [
+    ({}, None),
+    ({"proc/self/cgroup": "0::/\n"}, None),
+    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, None),
+    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "250000 100000\n"}, 2.5),
+    (
+        {
+            "proc/self/cgroup": "0::/a/b\n",
+            "sys/fs/cgroup/a/cpu.max": "100000 100000\n",
+            "sys/fs/cgroup/a/b/cpu.max": "400000 100000\n",
+        },
+        1.0,
+    ),
+    ({"proc/self/cgroup": "0::/gone\n", "sys/fs/cgroup/cpu.max": "50000 100000\n"}, 0.5),
+    (
+        {
+            "proc/self/cgroup": "3:cpu,cpuacct:/job\n",
+            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_quota_us": "300000\n",
+            "sys/fs/cgroup/cpu,cpuacct/job/cpu.cfs_period_us": "100000\n",
+        },
+        3.0,
+    ),
+    (
+        {
+            "proc/self/cgroup": "3:cpu:/job\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "-1\n",
+            "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
+        },
+        None,
+    ),
+    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "nonsense\n"}, None),
+]
+
+
+@pytest.mark.parametrize(("files", "quota"), QUOTAS)
+def test_the_quota_is_the_least_of_all_levels(
+    tmp_path: Path, files: dict[str, str], quota: float | None
+) -> None:
+    assert cpu_quota(write(tmp_path, files)) == quota
+
+
+def test_a_machine_that_tells_nothing_is_unknown_not_an_error(tmp_path: Path) -> None:
+    here = processors(tmp_path)
+    assert here.cpu_count == os.cpu_count()
+    assert here.cpu_model is None
+    assert here.cpu_quota is None
+    assert here.threads_per_core is None
+    assert here.unequal_cores is None
+    assert here.numa_nodes is None
+
+
+def test_a_hybrid_two_node_machine(tmp_path: Path) -> None:
+    files = {"proc/cpuinfo": "processor : 0\nmodel name\t: AMD EPYC 7763 64-Core Processor\n"}
+    for number in os.sched_getaffinity(0):
+        folder = f"sys/devices/system/cpu/cpu{number}"
+        files[f"{folder}/topology/thread_siblings_list"] = f"{number},{number + 64}\n"
+        files[f"{folder}/cpu_capacity"] = f"{1024 if number % 2 else 446}\n"
+        files[f"sys/devices/system/node/node{number % 2}/cpulist"] = f"{number}\n"
+    here = processors(write(tmp_path, files))
+    several = len(os.sched_getaffinity(0)) > 1
+    assert here.cpu_model == "amd epyc 7763"
+    assert here.threads_per_core == 2
+    assert here.unequal_cores is several
+    assert here.numa_nodes == (2 if several else 1)

@@ -1,0 +1,198 @@
+"""Says whether all is well here: the database, the machine, and whether it is quiet enough.
+
+Looks only: writes nothing, times nothing. Every problem comes with its next step.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+
+from tuner.errors import TunerError
+from tuner.filesystem import filesystem_type, is_network
+from tuner.processors import governors, processors
+from tuner.store.diagnosis import (
+    OLDER_REVISIONS,
+    REVISION,
+    exists,
+    explained,
+    file_revision,
+    is_empty,
+)
+from tuner.store.lock import measuring_lock_path
+from tuner.store.sqlite import query
+
+LEAST_FREE_BYTES = 100 * 2**20
+QUIET_LOAD_PER_CPU = 0.25
+"""Runnable tasks per usable CPU, over the last minute, above which timings suffer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One thing that was looked at."""
+
+    name: str
+    value: str
+    problem: str | None = None
+    """What is wrong with it, where something is."""
+    next_step: str | None = None
+
+
+def examine(database: Path) -> list[Reading]:
+    """Look at everything that can stand in a tuning's way.
+
+    Returns:
+        A reading per thing, those of the database first; never raises for what it finds.
+    """
+    return [*_database(database), *_versions(), *_machine()]
+
+
+def _database(database: Path) -> Iterator[Reading]:
+    yield _place(database)
+    yield _file_system(database)
+    yield from _content(database)
+    yield _folder(database)
+    yield _lock()
+
+
+def _place(database: Path) -> Reading:
+    try:
+        if exists(database):
+            return Reading("database", str(database))
+        return Reading("database", f"{database} (not made yet: the first tuning makes it)")
+    except TunerError as error:
+        return Reading("database", str(database), str(error), "name a file with TUNER_DATABASE")
+
+
+def _file_system(database: Path) -> Reading:
+    kind = filesystem_type(database)
+    if is_network(kind):
+        return Reading(
+            "file system",
+            f"{kind}",
+            "a network file system: locks between machines cannot be counted on",
+            "name a local file with TUNER_DATABASE; the rollback journal keeps this one safe "
+            "as long as one machine at a time writes",
+        )
+    return Reading("file system", kind or "unknown")
+
+
+def _content(database: Path) -> Iterator[Reading]:
+    try:
+        if not exists(database) or is_empty(database):
+            yield Reading("schema", f"none yet, this tuner makes {REVISION}")
+            return
+        ((mode,),) = query(database, "PRAGMA journal_mode")
+        query(database, "SELECT count(*) FROM verdict WHERE key_digest = ''")
+    except sqlite3.Error as error:
+        yield Reading("schema", "unreadable", str(explained(database, error)), "`tuner db check`")
+        return
+    except TunerError:
+        return  # told already, as the database's place
+    yield _journal(mode)
+    revision = file_revision(database)
+    if revision == REVISION:
+        yield Reading("schema", f"{revision}, as this tuner expects")
+    elif revision in OLDER_REVISIONS:
+        yield Reading("schema", f"{revision}", f"older than {REVISION}", "`tuner db upgrade`")
+    else:
+        yield Reading("schema", f"{revision}", f"this tuner knows {REVISION}", "upgrade tuner")
+
+
+def _journal(mode: str) -> Reading:
+    if mode == "wal":
+        return Reading(
+            "journal mode",
+            "wal",
+            "somebody switched it: a WAL file cannot be read in a read-only folder, and SQLite "
+            "before 3.51.3 can lose committed pages in it",
+            "while nobody uses the file: sqlite3 FILE 'PRAGMA journal_mode = DELETE'",
+        )
+    return Reading("journal mode", f"{mode}: the rollback journal is safe on every file system")
+
+
+def _folder(database: Path) -> Reading:
+    folder = database.parent
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    target = database if database.is_file() else folder
+    if not os.access(folder, os.W_OK | os.X_OK) or not os.access(target, os.W_OK):
+        return Reading(
+            "writable",
+            "no",
+            f"{target} cannot be written: stored answers are used, nothing new is measured",
+            "check its owner and permissions, or name another file with TUNER_DATABASE",
+        )
+    free = shutil.disk_usage(folder).free
+    value = f"yes, {free / 2**30:.1f} GiB free"
+    if free < LEAST_FREE_BYTES:
+        return Reading("writable", value, "the disk is almost full", "make room")
+    return Reading("writable", value)
+
+
+def _lock() -> Reading:
+    path = measuring_lock_path()
+    usable = os.access(path, os.R_OK) if path.exists() else os.access(path.parent, os.W_OK)
+    if not usable:
+        return Reading(
+            "measuring lock",
+            str(path),
+            "it can be neither opened nor made: nothing is measured",
+            "name a folder that all users of this machine can write with TUNER_LOCK_FOLDER",
+        )
+    return Reading("measuring lock", str(path))
+
+
+def _versions() -> Iterator[Reading]:
+    yield Reading("tuner", metadata.version("tuner"))
+    yield Reading("python", platform.python_version())
+    yield Reading("sqlite", sqlite3.sqlite_version)
+    try:
+        yield Reading("mujoco", metadata.version("mujoco"))
+    except metadata.PackageNotFoundError:
+        yield Reading("mujoco", "missing", "nothing can be measured", "pip install mujoco")
+
+
+def _machine() -> Iterator[Reading]:
+    here = processors()
+    yield Reading("system", f"{platform.system()} {platform.machine()}")
+    yield Reading("cpu", f"{here.cpu_model or 'unknown'}, {here.cpu_count} logical CPUs")
+    if here.usable_cpus < here.cpu_count:
+        yield Reading("usable cpus", f"{here.usable_cpus} (this process is pinned)")
+    else:
+        yield Reading("usable cpus", f"{here.usable_cpus}")
+    if here.cpu_quota is None:
+        yield Reading("cpu quota", "none")
+    elif here.cpu_quota < here.usable_cpus:
+        yield Reading(
+            "cpu quota",
+            f"{here.cpu_quota:g} CPUs",
+            "the control group stops the pool's threads once their share is used up",
+            f"give the pool {max(1, int(here.cpu_quota))} threads, or raise the quota",
+        )
+    else:
+        yield Reading("cpu quota", f"{here.cpu_quota:g} CPUs")
+    yield Reading("threads per core", f"{here.threads_per_core or 'unknown'}")
+    yield Reading("clock governor", ", ".join(sorted(governors())) or "unknown")
+    yield _quiet(here.usable_cpus)
+
+
+def _quiet(usable_cpus: int) -> Reading:
+    if not hasattr(os, "getloadavg"):
+        return Reading("load", "unknown")
+    load = os.getloadavg()[0]
+    value = f"{load:.2f} over the last minute"
+    if load > QUIET_LOAD_PER_CPU * usable_cpus:
+        return Reading(
+            "load",
+            value,
+            "other work runs on this machine: measuring takes longer and may stay undecided",
+            "tune when it is quiet",
+        )
+    return Reading("load", value)

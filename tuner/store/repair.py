@@ -1,0 +1,171 @@
+"""Moves a damaged database aside and starts a new one with all that can still be read.
+
+Deletes nothing: the damaged file stays beside the new one, under a name that says what it is.
+"""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import sqlalchemy as sa
+
+from tuner.errors import DatabaseError
+from tuner.store import schema
+from tuner.store.check import check
+from tuner.store.diagnosis import REVISION, exists, file_revision, other_revision, something_else
+from tuner.store.engine import writing
+from tuner.store.migrate import upgrade
+from tuner.store.sqlite import open_damaged
+
+TABLES = {
+    "model": ("model_id",),
+    "device": ("device_id",),
+    "tuning_key": ("key_id",),
+    "run": ("run_id",),
+    "sample": ("run_id", "sample_order"),
+    "verdict": ("key_digest",),
+}
+"""Parents before children, each with its primary key."""
+
+COMPANIONS = ("", "-journal", "-wal", "-shm")
+"""A database file and what SQLite may have left beside it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Repair:
+    """What a repair did."""
+
+    moved_to: Path
+    """Where the damaged file is now."""
+    kept: dict[str, int]
+    """Rows that are in the new database, by table."""
+    refused: dict[str, int]
+    """Rows that could be read but break a rule of the schema, by table."""
+
+
+def repair(database: Path) -> Repair | None:
+    """Replace a damaged database by a sound one that holds what could be read.
+
+    Returns:
+        What was done; None if there was nothing to repair, and nothing was touched.
+
+    Raises:
+        SchemaError: if the file has another schema; it is not touched.
+        DatabaseError: if it is another program's, is missing, or its folder is not writable.
+    """
+    if not exists(database):
+        raise DatabaseError(f"there is no tuning database at {database}: nothing to repair")
+    if not check(database):
+        return None
+    revision = file_revision(database)
+    if revision is not None and revision != REVISION:
+        raise other_revision(database, revision)
+    if revision is None and _holds_other_tables(database):
+        raise something_else(database)
+    try:
+        return _replace(database)
+    except OSError as error:
+        raise DatabaseError(
+            f"cannot repair {database}: {error.strerror} ({error.filename}); "
+            "the damaged file is where it was"
+        ) from error
+
+
+def _replace(database: Path) -> Repair:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    fresh = database.with_name(f"{database.name}.repairing-{os.getpid()}")
+    aside = database.with_name(f"{database.name}.damaged-{stamp}-{os.getpid()}")
+    try:
+        upgrade(fresh)
+        kept, refused = _copy(database, fresh)
+        for suffix in COMPANIONS[1:]:
+            companion = database.with_name(database.name + suffix)
+            if companion.exists():
+                companion.rename(aside.with_name(aside.name + suffix))
+        # First a second name, then the exchange: at every moment there is a file at the
+        # database's place, and the damaged one has a name.
+        os.link(database, aside)
+        os.replace(fresh, database)
+    finally:
+        fresh.unlink(missing_ok=True)
+    return Repair(aside, kept, refused)
+
+
+def _holds_other_tables(database: Path) -> bool:
+    try:
+        with closing(open_damaged(database)) as connection:
+            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+            return not {name for (name,) in rows} & set(TABLES)
+    except sqlite3.Error:
+        return False
+
+
+def _copy(damaged: Path, fresh: Path) -> tuple[dict[str, int], dict[str, int]]:
+    kept = dict.fromkeys(TABLES, 0)
+    refused = dict.fromkeys(TABLES, 0)
+    with writing(fresh) as target:
+        for name, row in _readable_rows(damaged):
+            table = getattr(schema, name)
+            known = {column.name for column in table.columns}
+            try:
+                target.execute(sa.insert(table), {k: v for k, v in row.items() if k in known})
+                kept[name] += 1
+            except (sa.exc.IntegrityError, sa.exc.StatementError):
+                refused[name] += 1
+        _admit_losses(target)
+    return kept, refused
+
+
+def _readable_rows(damaged: Path) -> Iterator[tuple[str, dict[str, Any]]]:
+    try:
+        connection = open_damaged(damaged)
+    except sqlite3.Error:
+        return
+    with closing(connection):
+        for name, key in TABLES.items():
+            for row in _rows_of(connection, name, key):
+                yield name, row
+
+
+def _rows_of(
+    connection: sqlite3.Connection, table: str, key: tuple[str, ...]
+) -> Iterator[dict[str, Any]]:
+    """Read a table from the front until it breaks, then from the back until it breaks.
+
+    What lies between two damaged pages is lost, what lies around them is not.
+    """
+    seen: set[tuple[Any, ...]] = set()
+    for direction in ("ASC", "DESC"):
+        order = ", ".join(f"{column} {direction}" for column in key)
+        try:
+            rows = connection.execute(f"SELECT * FROM {table} ORDER BY {order}")
+            for row in rows:
+                identity = tuple(row[column] for column in key)
+                if identity not in seen:
+                    seen.add(identity)
+                    yield dict(row)
+            return  # to the end without a fault: there is no need to come from behind
+        except (sqlite3.Error, IndexError, OverflowError):
+            continue
+
+
+def _admit_losses(target: sa.Connection) -> None:
+    """Let a run that lost samples say so: no run claims more than it has."""
+    have = (
+        sa.select(sa.func.count())
+        .select_from(schema.sample)
+        .where(schema.sample.c.run_id == schema.run.c.run_id)
+        .scalar_subquery()
+    )
+    target.execute(
+        sa.update(schema.run)
+        .where(schema.run.c.samples != have)
+        .values(samples=have, state="cut short", message="samples were lost to a damaged file")
+    )
