@@ -96,6 +96,15 @@ def test_tune_in_json_is_for_programs(database: Path) -> None:
         assert done.returncode == (0 if told["decided"] else 3)
 
 
+def test_where_there_is_one_way_to_cut_the_work_nothing_is_measured(database: Path) -> None:
+    arguments = ("tune", str(QUADRUPED), "--num-envs", "4", "--nthread", "4")
+    told = tuner(*arguments, "--database", str(database))
+    assert (told.returncode, told.stderr) == (0, "")
+    assert "nothing to tune" in told.stdout
+    assert json.loads(tuner(*arguments, "--json").stdout)["chunk_size"] is None
+    assert not database.exists()
+
+
 def test_the_database_can_be_named_in_three_places(database: Path) -> None:
     assert tuner("db", "path", "--database", "/x/a.db").stdout == "/x/a.db\n"
     assert tuner("--database", "/x/a.db", "db", "path").stdout == "/x/a.db\n"

@@ -97,6 +97,8 @@ class Failing(sqlite3.Connection):
 
 
 class FailingCursor(sqlite3.Cursor):
+    connection: Failing
+
     def execute(self, *arguments: Any) -> Any:
         self.connection._count()
         return super().execute(*arguments)

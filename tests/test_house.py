@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "tuner"
 
 FLOORS = [
     {"errors", "records", "notice", "processors", "filesystem"},
+    {"answers"},
     {"paths", "keys", "candidates", "device", "workload", "circumstances"},
     {"curve", "pools", "model_file", "store.sqlite", "store.schema"},
     {"selection", "motion", "bench", "store.lock", "store.diagnosis"},

@@ -125,41 +125,6 @@ class Circumstances:
     mujoco_version: str | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What the database says of one key: the verdict, and the timings for a person to read."""
-
-    verdict: Verdict
-    per_candidate_ms: dict[str, float]
-    """Milliseconds of one step by candidate, "None" for the native default."""
-    samples: int
-    """How many timings it rests on."""
-
-    @property
-    def chunk_size(self) -> int | None:
-        """The chosen chunk_size; None is an answer too: the native default won."""
-        return self.verdict.chunk_size
-
-
-@dataclass(frozen=True, slots=True)
-class Miss:
-    """Why the database has no answer to a key."""
-
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of asking for a key."""
-
-    source: Literal["hit", "measured"]
-    answer: Answer
-    miss: Miss | None = None
-    """Why it was measured, where it was."""
-    race: Race | None = None
-    """The measurement, where there was one."""
-
-
 State = Literal["complete", "cut short", "failed", "imported"]
 """How a run ended: as planned, by its budget, with an error, or it came from elsewhere."""
 

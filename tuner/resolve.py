@@ -9,21 +9,20 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from tuner import notice
+from tuner.answers import Answer, Miss, Outcome
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
 from tuner.keys import CacheKey, make_cache_key
-from tuner.paths import cache_path
-from tuner.records import Answer, Miss, Outcome
-from tuner.store.lock import measuring_turn
+from tuner.paths import database_file
 from tuner.store.lookup import find_answer
 from tuner.workload import model_signature
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from tuner.pools import Pool
 
 TIME_BUDGET_S = 10.0
@@ -104,7 +103,7 @@ def resolve_chunk_size(
             post_step_forward_sensor=post_step_forward_sensor,
             bench_nsteps=bench_nsteps,
         )
-        file = cache_path(database)
+        file = database_file(database)
 
         def measure(miss: Miss) -> Outcome:
             from tuner.tuning import Work, measure_and_save
@@ -132,7 +131,7 @@ def resolve_chunk_size(
 
 def answer_key(
     key: CacheKey,
-    database: Path,
+    database: str | os.PathLike[str],
     measure: Callable[[Miss], Outcome],
     *,
     wait_s: float,
@@ -152,12 +151,15 @@ def answer_key(
         TunerError: whatever went wrong, with the next step.
     """
     watch = _Watch(database, key)
-    if force:
-        with measuring_turn(wait_s, unless=lambda: False):
-            return measure(Miss("a new measurement was asked for"))
-    found = watch.look()
+    found: Answer | Miss = Miss("a new measurement was asked for") if force else watch.look()
     if isinstance(found, Answer):
         return Outcome("hit", found)
+
+    from tuner.store.lock import measuring_turn  # not on the way of a hit
+
+    if force:
+        with measuring_turn(wait_s, unless=lambda: False):
+            return measure(found)
     with measuring_turn(wait_s, unless=watch.answered):
         # Whether the turn came or the wait ended: somebody may have stored it in the meantime.
         found = watch.look()
@@ -171,7 +173,7 @@ class _Watch:
     disturb the one that measures.
     """
 
-    def __init__(self, database: Path, key: CacheKey) -> None:
+    def __init__(self, database: str | os.PathLike[str], key: CacheKey) -> None:
         self._database = database
         self._key = key
         self._seen: object = None
@@ -193,7 +195,7 @@ class _Watch:
         return isinstance(self.look(), Answer)
 
 
-def describe(outcome: Outcome, key: CacheKey, database: Path) -> str:
+def describe(outcome: Outcome, key: CacheKey, database: str | os.PathLike[str]) -> str:
     """Put an outcome in one line: where from, the choice, the native rule, the timings."""
     native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
     answer = outcome.answer

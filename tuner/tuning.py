@@ -16,13 +16,14 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tuner.answers import Answer, Miss, Outcome
 from tuner.candidates import filter_candidates, make_candidates
 from tuner.circumstances import circumstances
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey
 from tuner.pools import Pool, pool_identity
 from tuner.race import Progress, race_chunk_sizes
-from tuner.records import Answer, Miss, Outcome, Race, Run, Verdict
+from tuner.records import Race, Run, Verdict
 from tuner.store.engine import check_writable
 from tuner.store.ledger import save_run
 from tuner.store.migrate import upgrade
@@ -56,7 +57,7 @@ class Work:
 
 def measure_and_save(
     key: CacheKey,
-    database: Path,
+    database: str | os.PathLike[str],
     work: Work,
     *,
     miss: Miss,
@@ -86,8 +87,9 @@ def measure_and_save(
         TunerError: whatever went wrong, with the next step. If it is the pool, the run is
             stored as failed.
     """
-    upgrade(database)
-    check_writable(database)
+    file = Path(database)
+    upgrade(file)
+    check_writable(file)
     facts = key.facts
     if len(work.state) != facts.num_envs:
         raise ArgumentError(
@@ -130,7 +132,7 @@ def measure_and_save(
             progress=progress,
         )
     except Exception as error:
-        save_run(database, key, run(state="failed", message=str(error)), None, {})
+        save_run(file, key, run(state="failed", message=str(error)), None, {})
         raise
     finished = run(
         state=_state(race.verdict),
@@ -139,8 +141,22 @@ def measure_and_save(
         message=_failures(race),
     )
     timings = {str(e.candidate.chunk_size): e.milliseconds for e in race.verdict.estimates}
-    save_run(database, key, finished, race.verdict, timings)
-    return Outcome("measured", Answer(race.verdict, timings, len(race.samples)), miss, race)
+    save_run(file, key, finished, race.verdict, timings)
+    return Outcome("measured", _answer(race, timings), miss, race)
+
+
+def _answer(race: Race, timings: dict[str, float]) -> Answer:
+    verdict = race.verdict
+    return Answer(
+        verdict.chunk_size,
+        verdict.decided,
+        verdict.reason,
+        verdict.gain,
+        verdict.gain_low,
+        verdict.gain_high,
+        timings,
+        len(race.samples),
+    )
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:

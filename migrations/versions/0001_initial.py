@@ -8,6 +8,7 @@ Revises:
 
 import sqlalchemy as sa
 from alembic import op
+from alembic.util import CommandError
 
 revision = "0001"
 down_revision = None
@@ -32,6 +33,11 @@ def upgrade() -> None:
     facts_tables()
     run_tables()
     views()
+
+
+def downgrade() -> None:
+    """Refuse: going back would drop what was measured."""
+    raise CommandError("tuner's migrations only go forward: put a backup of the file back instead")
 
 
 def facts_tables() -> None:

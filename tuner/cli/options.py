@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 import click
 
@@ -14,6 +14,7 @@ from tuner.errors import TunerError
 from tuner.paths import DATABASE_VARIABLE, cache_path
 
 FAILED = 1
+USAGE = 2
 FINDING = 3
 
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -27,8 +28,17 @@ class Failing(click.Group):
         try:
             return super().invoke(ctx)
         except TunerError as error:
-            click.echo(f"tuner: {' '.join(str(error).split())}", err=True)
-            ctx.exit(FAILED)
+            fail(ctx, str(error))
+        except click.ClickException as error:
+            if error.exit_code == USAGE:
+                raise  # click shows how the command is used
+            fail(ctx, error.format_message())
+
+
+def fail(ctx: click.Context, message: str) -> NoReturn:
+    """Leave with one line on stderr."""
+    click.echo(f"tuner: {' '.join(message.split())}", err=True)
+    ctx.exit(FAILED)
 
 
 def database_option(command: Command) -> Command:

@@ -18,6 +18,7 @@ from tuner.cli.tables import (
 )
 
 SHORT_KEY = 11
+LONGEST_MODEL = 16
 
 
 @click.command("list")
@@ -44,23 +45,29 @@ def list_keys(database: str | None, as_json: bool) -> None:
             ("threads", "right"),
             ("choice", "right"),
             ("gain", "right"),
-            ("runs", "right"),
-            ("last measured", "left"),
+            ("decided", "left"),
+            ("measured", "left"),
         ],
         [
             (
                 row["tuning_key"][:SHORT_KEY],
-                Path(row["model_file"] or "").name[:18],
+                Path(row["model_file"] or "").name[:LONGEST_MODEL],
                 str(row["num_envs"] or ""),
                 str(row["nthread"] or ""),
                 candidate_name(row["chunk_size"]) if row["runs"] else "none",
                 percent(row["gain"]),
-                str(row["runs"] or 0),
-                (row["last_measured_utc"] or "")[:16].replace("T", " "),
+                _decided(row),
+                (row["last_measured_utc"] or "")[:10],
             )
             for row in rows
         ],
     )
+
+
+def _decided(row: dict[str, Any]) -> str:
+    if not row["runs"]:
+        return "no"
+    return "yes" if row["decided"] else f"no: {row['reason']}"
 
 
 @click.command()
@@ -69,6 +76,9 @@ def list_keys(database: str | None, as_json: bool) -> None:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the key's facts and runs.")
 def show(key: str, database: str | None, as_json: bool) -> None:
     """Show one key: its facts, its verdict, its candidates and its runs.
+
+    The candidates' times are the samples' own; the verdict compares samples taken side by side,
+    so that a candidate timed while the machine was busy may look worse here than it is.
 
     KEY is a digest as `tuner list` prints it; its first characters are enough.
 
@@ -106,11 +116,13 @@ def _the_key(file: Path, prefix: str) -> str:
 
 def _print_overview(overview: dict[str, Any]) -> None:
     out = console()
-    for name, value in overview.items():
-        if value is not None:
+    choice = "none" if not overview["runs"] else candidate_name(overview["chunk_size"])
+    told = overview | {"chunk_size": choice, "decided": _decided(overview)}
+    for name in ("gain", "gain_low", "gain_high"):
+        told[name] = percent(overview[name]) or None
+    for name, value in told.items():
+        if value is not None and name != "reason":
             out.print(f"{name:<25} {value}", markup=False)
-    if overview["runs"] and overview["chunk_size"] is None:
-        out.print(f"{'chunk_size':<25} the native default", markup=False)
 
 
 def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> None:
@@ -144,20 +156,28 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
         [
             ("finished", "left"),
             ("state", "left"),
-            ("plan", "left"),
             ("samples", "right"),
             ("pool s", "right"),
-            ("work", "left"),
+            ("host", "left"),
+            ("load", "right"),
         ],
         [
             (
                 run["finished_utc"][:19].replace("T", " "),
                 run["state"],
-                run["plan"] or "",
                 str(run["samples"]),
-                f"{run['pool_seconds']:.2f}" if run["pool_seconds"] is not None else "",
-                run["work"] or "",
+                _number(run["pool_seconds"]),
+                (run["hostname"] or "")[:LONGEST_MODEL],
+                _number(run["load_average"]),
             )
             for run in runs
         ],
     )
+    out = console()
+    for note in dict.fromkeys(run[name] for run in runs for name in ("work", "message")):
+        if note:
+            out.print(note, markup=False)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"

@@ -9,12 +9,14 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-NARROWEST = 80
+WIDE = 1000
+"""Columns of a pipe: nothing is cut there."""
 
 
 def console(*, stderr: bool = False) -> Console:
     """Make a console; rich itself honours NO_COLOR and leaves colours out of a pipe."""
-    return Console(stderr=stderr, highlight=False, soft_wrap=True)
+    out = Console(stderr=stderr, highlight=False, soft_wrap=True)
+    return out if out.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
 
 
 def print_table(

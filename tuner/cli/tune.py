@@ -21,7 +21,8 @@ from tuner.resolve import GRACE_S, TIME_BUDGET_S, answer_key
 from tuner.workload import model_signature
 
 if TYPE_CHECKING:
-    from tuner.records import Answer, Estimate, Miss, Outcome
+    from tuner.answers import Answer, Miss, Outcome
+    from tuner.records import Estimate
     from tuner.tuning import Work
 
 MOTION_SEED = 0
@@ -127,6 +128,9 @@ def tune(
         post_step_forward_sensor=post_step_forward_sensor,
         bench_nsteps=nstep,
     )
+    if num_envs <= nthread:
+        _print_nothing_to_tune(num_envs, nthread, as_json)
+        return
 
     def measure(miss: Miss) -> Outcome:
         with _work(pool_name, model, key) as work, race_progress() as progress:
@@ -147,8 +151,18 @@ def tune(
         print_json(_as_json(outcome, key, file))
     else:
         _print_outcome(outcome, key, file)
-    if not outcome.answer.verdict.decided:
+    if not outcome.answer.decided:
         ctx.exit(FINDING)
+
+
+def _print_nothing_to_tune(num_envs: int, nthread: int, as_json: bool) -> None:
+    if as_json:
+        print_json({"source": "nothing to tune", "chunk_size": None, "decided": True})
+    else:
+        click.echo(
+            f"nothing to tune: {num_envs} environments on {nthread} threads can only be cut one "
+            "way; the native default does"
+        )
 
 
 @contextmanager
@@ -174,7 +188,7 @@ def _work(pool_name: str, model: Any, key: CacheKey) -> Iterator[Work]:
 
 def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
     answer = outcome.answer
-    estimates = {e.candidate.chunk_size: e for e in answer.verdict.estimates}
+    estimates = {e.candidate.chunk_size: e for e in _estimates(outcome)}
     names = sorted(answer.per_candidate_ms, key=_numerically)
     choice = str(answer.chunk_size)
     print_table(
@@ -216,30 +230,44 @@ def _numerically(name: str) -> int:
 
 
 def _sentence(outcome: Outcome, key: CacheKey) -> str:
+    from tuner.records import Candidate, Verdict
     from tuner.selection import explain_verdict
 
     native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
     seconds = outcome.race.pool_seconds if outcome.race else None
     answer = outcome.answer
-    sentence = explain_verdict(answer.verdict, timings=answer.samples, pool_seconds=seconds)
+    verdict = Verdict(
+        candidate=Candidate(answer.chunk_size),
+        decided=answer.decided,
+        reason=answer.reason,
+        gain=answer.gain,
+        gain_low=answer.gain_low,
+        gain_high=answer.gain_high,
+    )
+    sentence = explain_verdict(verdict, timings=answer.samples, pool_seconds=seconds)
     return f"{sentence} (the native default here is {native})"
 
 
+def _estimates(outcome: Outcome) -> tuple[Estimate, ...]:
+    """List what was estimated; after a hit that is not known, only the times are."""
+    return outcome.race.verdict.estimates if outcome.race else ()
+
+
 def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
-    verdict = outcome.answer.verdict
+    answer = outcome.answer
     race = outcome.race
     return {
         "source": outcome.source,
         "key": str(key),
         "database": str(file),
-        "chunk_size": verdict.chunk_size,
+        "chunk_size": answer.chunk_size,
         "native_chunk_size": native_chunk_size(key.facts.num_envs, key.facts.nthread),
-        "decided": verdict.decided,
-        "reason": verdict.reason,
-        "gain": verdict.gain,
-        "gain_low": verdict.gain_low,
-        "gain_high": verdict.gain_high,
-        "per_candidate_ms": outcome.answer.per_candidate_ms,
+        "decided": answer.decided,
+        "reason": answer.reason,
+        "gain": answer.gain,
+        "gain_low": answer.gain_low,
+        "gain_high": answer.gain_high,
+        "per_candidate_ms": answer.per_candidate_ms,
         "candidates": [
             {
                 "chunk_size": e.candidate.chunk_size,
@@ -249,9 +277,9 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
                 "relative_low": e.low,
                 "relative_high": e.high,
             }
-            for e in verdict.estimates
+            for e in _estimates(outcome)
         ],
-        "samples": outcome.answer.samples,
+        "samples": answer.samples,
         "pool_seconds": race.pool_seconds if race else None,
         "num_envs": key.facts.num_envs,
         "nthread": key.facts.nthread,

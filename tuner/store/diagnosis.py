@@ -8,10 +8,13 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store.sqlite import error_name, query
+
+if TYPE_CHECKING:
+    from os import PathLike
 
 REVISION = "0001"
 """The schema this code reads and writes; the newest file in migrations/versions."""
@@ -23,7 +26,7 @@ LONGEST_NAME = 200
 """Characters of an unusable path that an error repeats."""
 
 
-def exists(database: Path) -> bool:
+def exists(database: str | PathLike[str]) -> bool:
     """Tell whether there is a file.
 
     Raises:
@@ -46,7 +49,7 @@ def exists(database: Path) -> bool:
     return True
 
 
-def is_empty(database: Path) -> bool:
+def is_empty(database: str | PathLike[str]) -> bool:
     """Tell whether a file holds no table at all: one that somebody is about to fill."""
     try:
         return bool(query(database, "SELECT count(*) FROM sqlite_master")[0][0] == 0)
@@ -54,7 +57,7 @@ def is_empty(database: Path) -> bool:
         return False
 
 
-def file_revision(database: Path) -> str | None:
+def file_revision(database: str | PathLike[str]) -> str | None:
     """Read which schema a file has; None if it does not say."""
     try:
         rows = query(database, "SELECT version_num FROM alembic_version")
@@ -63,7 +66,9 @@ def file_revision(database: Path) -> str | None:
     return str(rows[0][0]) if rows else None
 
 
-def explained(database: Path, error: BaseException, deed: str = "read") -> DatabaseError:
+def explained(
+    database: str | PathLike[str], error: BaseException, deed: str = "read"
+) -> DatabaseError:
     """Turn what SQLite raised into what is wrong, and what helps."""
     name = error_name(error)
     if name == "SQLITE_NOTADB":
@@ -80,7 +85,7 @@ def explained(database: Path, error: BaseException, deed: str = "read") -> Datab
     )
 
 
-def _wrong_tables(database: Path, error: BaseException) -> DatabaseError:
+def _wrong_tables(database: str | PathLike[str], error: BaseException) -> DatabaseError:
     revision = file_revision(database)
     if revision is None:
         return something_else(database)
@@ -89,7 +94,7 @@ def _wrong_tables(database: Path, error: BaseException) -> DatabaseError:
     return damaged(database, f"it is incomplete ({error})")
 
 
-def damaged(database: Path, what: str) -> DatabaseError:
+def damaged(database: str | PathLike[str], what: str) -> DatabaseError:
     """Word the error for a file whose content cannot be used."""
     return DatabaseError(
         f"cannot use the tuning database {database}: {what}; it is left as it is: "
@@ -97,7 +102,7 @@ def damaged(database: Path, what: str) -> DatabaseError:
     )
 
 
-def something_else(database: Path) -> DatabaseError:
+def something_else(database: str | PathLike[str]) -> DatabaseError:
     """Word the error for a database that is not ours."""
     return DatabaseError(
         f"{database} is a database of something else: name another file with TUNER_DATABASE "
@@ -105,7 +110,7 @@ def something_else(database: Path) -> DatabaseError:
     )
 
 
-def other_revision(database: Path, revision: str | None) -> SchemaError:
+def other_revision(database: str | PathLike[str], revision: str | None) -> SchemaError:
     """Word the error for a schema that this code does not read."""
     if revision in OLDER_REVISIONS:
         return SchemaError(

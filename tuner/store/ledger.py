@@ -249,7 +249,12 @@ def _put_verdict(
     connection.execute(
         insert(schema.verdict)
         .values(**values)
-        .on_conflict_do_update(index_elements=["key_digest"], set_=changes)
+        .on_conflict_do_update(
+            index_elements=["key_digest"],
+            set_=changes,
+            # A run that was cut short does not undo what an earlier one decided.
+            where=sa.or_(sa.literal(verdict.decided), schema.verdict.c.decided == 0),
+        )
     )
 
 

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from tuner.records import Answer, Candidate, Miss, Verdict
+from tuner.answers import Answer, Miss
 from tuner.store.diagnosis import (
     REVISION,
     exists,
@@ -21,6 +20,9 @@ from tuner.store.diagnosis import (
     other_revision,
 )
 from tuner.store.sqlite import query
+
+if TYPE_CHECKING:
+    from os import PathLike
 
 ONE_ANSWER = """
     SELECT verdict.chunk_size, verdict.decided, verdict.reason,
@@ -44,7 +46,7 @@ ALL_ANSWERS = """
 REASONS = ("budget", "noise", "too few")
 
 
-def find_answer(database: Path, key: str, num_envs: int | None) -> Answer | Miss:
+def find_answer(database: str | PathLike[str], key: str, num_envs: int | None) -> Answer | Miss:
     """Look one key up. Does not write to the database, and makes no file.
 
     Args:
@@ -72,7 +74,7 @@ def find_answer(database: Path, key: str, num_envs: int | None) -> Answer | Miss
     return _checked(rows[0], num_envs)
 
 
-def read_answers(database: Path) -> dict[str, dict[str, Any]]:
+def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
     """Read every answer, as the values that `load_cache` returns. Does not write.
 
     A row that no pool could use is left out.
@@ -120,15 +122,16 @@ def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
     for number in (gain, low, high):
         if number is not None and not is_finite(number):
             return Miss(f"the stored gain {_short(number)} is not a number")
-    verdict = Verdict(
-        candidate=Candidate(chunk_size),
-        decided=decided == 1,
-        reason=reason if decided == 0 else None,
-        gain=gain,
-        gain_low=low,
-        gain_high=high,
+    return Answer(
+        chunk_size,
+        decided == 1,
+        reason if decided == 0 else None,
+        gain,
+        low,
+        high,
+        _timings(timings),
+        samples if type(samples) is int else 0,
     )
-    return Answer(verdict, _timings(timings), samples if type(samples) is int else 0)
 
 
 def _short(value: Any) -> str:

@@ -6,12 +6,14 @@ the hit path comes through here.
 
 from __future__ import annotations
 
+import os
 import sqlite3
-from collections.abc import Sequence
 from contextlib import closing
-from pathlib import Path
-from typing import Any
-from urllib.parse import quote
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from os import PathLike
 
 BUSY_SECONDS = 30.0
 """How long a statement waits for another process's transaction. Writers hold the database for
@@ -27,7 +29,7 @@ and a connection that may only read cannot do that."""
 
 
 def query(
-    database: Path, statement: str, parameters: Sequence[object] = ()
+    database: str | PathLike[str], statement: str, parameters: Sequence[object] = ()
 ) -> list[tuple[Any, ...]]:
     """Read rows from an existing file: no file is made, none is changed.
 
@@ -46,13 +48,13 @@ def query(
 
 
 def _rows(
-    database: Path, mode: str, statement: str, parameters: Sequence[object]
+    database: str | PathLike[str], mode: str, statement: str, parameters: Sequence[object]
 ) -> list[tuple[Any, ...]]:
     with closing(_open(database, mode, READ_BUSY_SECONDS)) as connection:
         return connection.execute(statement, parameters).fetchall()
 
 
-def open_for_reading(database: Path) -> sqlite3.Connection:
+def open_for_reading(database: str | PathLike[str]) -> sqlite3.Connection:
     """Open an existing file for reading, after a crash like `query`.
 
     Raises:
@@ -62,7 +64,7 @@ def open_for_reading(database: Path) -> sqlite3.Connection:
     return _open(database, "ro", READ_BUSY_SECONDS)
 
 
-def open_for_writing(database: Path) -> sqlite3.Connection:
+def open_for_writing(database: str | PathLike[str]) -> sqlite3.Connection:
     """Open a file for reading and writing; it is made if it is missing.
 
     Journal mode: the rollback journal, SQLite's default, always. WAL would commit faster, but
@@ -75,9 +77,11 @@ def open_for_writing(database: Path) -> sqlite3.Connection:
     return connection
 
 
-def _open(database: Path, mode: str, busy_seconds: float) -> sqlite3.Connection:
-    # quote() leaves the slashes and escapes what means something in a URI: %, ?, # and spaces
-    uri = f"file:{quote(str(database.absolute()))}?mode={mode}"
+def _open(database: str | PathLike[str], mode: str, busy_seconds: float) -> sqlite3.Connection:
+    path = os.path.abspath(os.fspath(database))
+    for mark in "%?#":  # what means something in a URI; urllib's quote takes 6 ms to import
+        path = path.replace(mark, f"%{ord(mark):02x}")
+    uri = f"file:{path}?mode={mode}"
     return sqlite3.connect(uri, uri=True, timeout=busy_seconds, isolation_level=None)
 
 
@@ -86,7 +90,7 @@ def error_name(error: BaseException) -> str:
     return getattr(error, "sqlite_errorname", type(error).__name__)
 
 
-def open_damaged(database: Path) -> sqlite3.Connection:
+def open_damaged(database: str | PathLike[str]) -> sqlite3.Connection:
     """Open a file that may be damaged, for reading whatever it still gives.
 
     Rows come by name, texts that are no UTF-8 with a mark in place of what is wrong.
