@@ -81,7 +81,7 @@ def test_force_measures_again_and_keeps_what_was_there(database: Path) -> None:
         tuner(*TUNE, "--time-budget", "0.2", *force, "--database", str(database))
     connection = sqlite3.connect(database)
     assert connection.execute("SELECT count(*) FROM run").fetchone() == (2,)
-    assert connection.execute("SELECT runs FROM verdict").fetchone() == (2,)
+    assert connection.execute("SELECT runs FROM tuning_overview").fetchone() == (2,)
     connection.close()
 
 

@@ -52,8 +52,10 @@ def user_data_folder() -> str:
         import platformdirs
 
         return platformdirs.user_data_dir("tuner", appauthor=False)
-    # platformdirs' rule in a line, a test holds it to that: its import takes 14 ms
-    base = os.environ.get("XDG_DATA_HOME", "").strip() or os.path.expanduser("~/.local/share")
+    # platformdirs' rule in three lines, a test holds it to that: its import takes 14 ms
+    base = os.environ.get("XDG_DATA_HOME", "")
+    if not os.path.isabs(base):
+        base = os.path.expanduser("~/.local/share")
     return os.path.join(base, "tuner")
 
 

@@ -236,7 +236,9 @@ def views() -> None:
                tuning_key.post_step_forward_sensor, tuning_key.bench_nsteps,
                verdict.chunk_size, verdict.decided, verdict.reason,
                verdict.gain, verdict.gain_low, verdict.gain_high,
-               verdict.runs, verdict.samples, verdict.last_measured_utc
+               (SELECT count(*) FROM run WHERE run.key_id = tuning_key.key_id) AS runs,
+               (SELECT sum(run.samples) FROM run WHERE run.key_id = tuning_key.key_id) AS samples,
+               verdict.last_measured_utc
         FROM tuning_key
         LEFT JOIN model ON model.model_id = tuning_key.model_id
         LEFT JOIN device ON device.device_id = tuning_key.device_id

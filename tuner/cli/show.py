@@ -54,7 +54,7 @@ def list_keys(database: str | None, as_json: bool) -> None:
                 Path(row["model_file"] or "").name[:LONGEST_MODEL],
                 str(row["num_envs"] or ""),
                 str(row["nthread"] or ""),
-                candidate_name(row["chunk_size"]) if row["runs"] else "none",
+                candidate_name(row["chunk_size"]) if row["last_measured_utc"] else "none",
                 percent(row["gain"]),
                 _decided(row),
                 (row["last_measured_utc"] or "")[:10],
@@ -65,7 +65,7 @@ def list_keys(database: str | None, as_json: bool) -> None:
 
 
 def _decided(row: dict[str, Any]) -> str:
-    if not row["runs"]:
+    if not row["last_measured_utc"]:
         return "no"
     return "yes" if row["decided"] else f"no: {row['reason']}"
 
@@ -116,7 +116,7 @@ def _the_key(file: Path, prefix: str) -> str:
 
 def _print_overview(overview: dict[str, Any]) -> None:
     out = console()
-    choice = "none" if not overview["runs"] else candidate_name(overview["chunk_size"])
+    choice = candidate_name(overview["chunk_size"]) if overview["last_measured_utc"] else "none"
     told = overview | {"chunk_size": choice, "decided": _decided(overview)}
     for name in ("gain", "gain_low", "gain_high"):
         told[name] = percent(overview[name]) or None
