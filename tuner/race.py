@@ -1,0 +1,250 @@
+"""Times candidates on one pool, side by side, and says which is fastest.
+
+The only things it does are calling `pool.step` and reading the clock it is given: what to time
+next is planned by `tuner.plan`, what the timings mean is judged by `tuner.selection`. It reads
+no database, prints nothing, and never lets the pool see the caller's own state array.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from tuner.errors import ArgumentError, MeasuringError
+from tuner.plan import Field, next_block
+from tuner.records import NATIVE_DEFAULT, Candidate, Race, Sample
+from tuner.selection import judge
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+SHORTEST_SAMPLE_S = 1e-3
+"""A sample repeats the step until it lasts about this long: clocks and wake-ups blur less."""
+MOST_STEPS = 1000
+"""Repeats in one sample, whatever the clock says."""
+WARM_UP_S = 0.1
+"""A first step longer than this is no warm-up: caches and threads are warm within it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How a race stands, once per block."""
+
+    survivors: int
+    """Candidates that may still win."""
+    leader: Candidate
+    relative: float
+    """The leader's time over the native default's."""
+    low: float
+    high: float
+    """Ends of the 95 % interval of `relative`."""
+    seconds: float
+    """Pool time spent."""
+    budget_s: float
+
+
+def race_chunk_sizes(
+    pool: Any,
+    state: Any,
+    nstep: int,
+    candidates: Iterable[int | None],
+    *,
+    control: Any,
+    post_step_forward_sensor: bool,
+    time_budget_s: float = 10.0,
+    clock: Callable[[], float] = time.perf_counter,
+    seed: int | None = None,
+    prior: Sequence[int | None] | None = None,
+    nthread: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Race:
+    """Find the fastest chunk_size by timing candidates side by side.
+
+    The native default is always timed, and a candidate equal to what its rule gives is not:
+    they are the same work.
+
+    Args:
+        pool: steps all environments: `pool.step(state, nstep=, control=, chunk_size=,
+            return_sensor=, post_step_forward_sensor=)`.
+        state: one row per environment, shape (num_envs, ...). Never written to.
+        nstep: physics steps in one `pool.step`.
+        candidates: chunk sizes, plain integers from 1 to num_envs; None may be among them.
+        control: handed to the pool as it is.
+        post_step_forward_sensor: handed to the pool; sensors are then returned as well.
+        time_budget_s: seconds of pool time; a sample that would exceed it is not started.
+        clock: returns seconds.
+        seed: of every random choice.
+        prior: likely winners, from a relative's history.
+        nthread: threads of the pool; `pool.nthread` if None.
+        progress: called once per block.
+
+    Raises:
+        ArgumentError: a candidate, or the state, is not one a pool may see.
+        MeasuringError: not even the native default could be timed.
+    """
+    num_envs = len(state)
+    chunks = [check_chunk_size(c, num_envs) for c in candidates if c is not None]
+    threads = nthread if nthread is not None else getattr(pool, "nthread", None)
+    native = max(1, num_envs // (10 * threads)) if threads else None
+    likely = tuple(Candidate(check_chunk_size(c, num_envs)) for c in prior or () if c is not None)
+    field = Field(
+        candidates=tuple(Candidate(c) for c in sorted(set(chunks)) if c != native),
+        native_chunk=native,
+        likely=likely,
+    )
+    stepper = _Stepper(pool, state, nstep, control, post_step_forward_sensor, clock)
+    run = _Run(stepper, field, time_budget_s, np.random.default_rng(seed))
+    run.warm_up()
+    cut_short = run.until_settled(progress)
+    if not any(s.candidate == NATIVE_DEFAULT for s in run.samples):
+        raise MeasuringError(
+            "the native default could not be timed: the clock gave no positive duration in "
+            f"{run.tries} tries; check the clock"
+        )
+    return Race(
+        samples=tuple(run.samples),
+        verdict=judge(run.samples, native_chunk=native, cut_short=cut_short),
+        pool_seconds=run.spent,
+        failures=dict(run.failures),
+    )
+
+
+def check_chunk_size(value: object, num_envs: int) -> int:
+    """Return `value` if a pool may see it as chunk_size: a plain int from 1 to num_envs.
+
+    Raises:
+        ArgumentError: it may not; older MuJoCo dies or hangs on such values.
+    """
+    if type(value) is not int or not 1 <= value <= num_envs:
+        raise ArgumentError(
+            f"a chunk_size must be a plain int from 1 to num_envs ({num_envs}), not {value!r}"
+        )
+    return value
+
+
+class _Stepper:
+    """Times calls of one pool with everything but the chunk_size fixed."""
+
+    def __init__(
+        self,
+        pool: Any,
+        state: Any,
+        nstep: int,
+        control: Any,
+        sensors: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        self._pool, self._clock = pool, clock
+        self._origin = np.asarray(state)
+        self._scratch = np.array(state)
+        self._arguments = {
+            "nstep": nstep,
+            "control": control,
+            "return_sensor": sensors,
+            "post_step_forward_sensor": sensors,
+        }
+
+    def seconds(self, candidate: Candidate, steps: int) -> float:
+        """Time `steps` steps from the caller's state; what the clock says, believable or not."""
+        np.copyto(self._scratch, self._origin)
+        pool, scratch, arguments = self._pool, self._scratch, self._arguments
+        chunk_size = candidate.chunk_size
+        start = self._clock()
+        for _ in range(steps):
+            pool.step(scratch, chunk_size=chunk_size, **arguments)
+        return self._clock() - start
+
+
+class _Run:
+    """The samples of one race as they are taken, and what they have cost."""
+
+    def __init__(
+        self, stepper: _Stepper, field: Field, budget: float, rng: np.random.Generator
+    ) -> None:
+        self.samples: list[Sample] = []
+        self.failures: dict[Candidate, str] = {}
+        self.spent = 0.0
+        self.tries = 0
+        self._stepper, self._field, self._budget, self._rng = stepper, field, budget, rng
+        self._steps = 1
+        self._last: dict[Candidate, float] = {}
+
+    def warm_up(self) -> None:
+        """Step the default once or a few times, to warm up and to learn how long it takes."""
+        while True:
+            seconds = self._take(NATIVE_DEFAULT, 0, warm_up=True)
+            if seconds is None or seconds >= SHORTEST_SAMPLE_S / 2 or self._steps >= MOST_STEPS:
+                return
+            wanted = math.ceil(1.2 * SHORTEST_SAMPLE_S * self._steps / seconds)
+            self._steps = min(max(wanted, 2 * self._steps), MOST_STEPS)
+            self._last.clear()
+
+    def until_settled(self, progress: Callable[[Progress], None] | None) -> bool:
+        """Take block after block; True if it ended for want of time."""
+        block_number = 1
+        while True:
+            default = self._last.get(NATIVE_DEFAULT, 0.0)
+            left = self._budget - self.spent
+            outlook = next_block(
+                self._field, self.samples, self._rng, left / default if default else math.inf
+            )
+            if progress:
+                relative, low, high = outlook.relative
+                progress(
+                    Progress(
+                        outlook.hopeful,
+                        outlook.leader,
+                        relative,
+                        low,
+                        high,
+                        self.spent,
+                        self._budget,
+                    )
+                )
+            if not outlook.block:
+                return False
+            for candidate in outlook.block:
+                if candidate in self.failures:
+                    continue
+                expected = self._last.get(candidate, default)
+                if self.spent + expected > self._budget or self.tries >= 2000:
+                    return True
+                self._take(candidate, block_number)
+            block_number += 1
+
+    def _take(self, candidate: Candidate, block: int, *, warm_up: bool = False) -> float | None:
+        """Take one sample; its seconds, or None if it came to nothing."""
+        self.tries += 1
+        try:
+            seconds = self._stepper.seconds(candidate, self._steps)
+        except Exception as error:
+            if candidate == NATIVE_DEFAULT:
+                raise MeasuringError(
+                    f"the pool cannot step with the native default: {error!r}"
+                ) from error
+            self.failures[candidate] = f"{type(error).__name__}: {error}"
+            self._field = Field(
+                tuple(c for c in self._field.candidates if c != candidate),
+                self._field.native_chunk,
+                self._field.likely,
+            )
+            return None
+        if not math.isfinite(seconds) or round(seconds * 1e9) <= 0:
+            return None
+        self.spent += seconds
+        self._last[candidate] = seconds
+        self.samples.append(
+            Sample(
+                candidate=candidate,
+                round=block,
+                order=len(self.samples),
+                nanoseconds=round(seconds * 1e9),
+                warm_up=warm_up and seconds < WARM_UP_S,
+                steps=self._steps,
+            )
+        )
+        return seconds
