@@ -13,6 +13,7 @@ Figures go to stdout, progress to stderr.
 from __future__ import annotations
 
 import argparse
+import os
 import itertools
 import json
 import multiprocessing
@@ -21,6 +22,8 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+# Thousands of small matrices: threads inside the linear algebra only get in each other's way.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from benchmarks.simulation import (

@@ -40,6 +40,8 @@ PRIOR_WEIGHT = 3.0
 """How many observations each prior guess is worth."""
 CURVE_LENGTH = 0.7
 """Over how much log(chunk) the curve keeps its shape: a factor of two in chunk size."""
+BUMP_TAIL = 3.0
+"""Degrees of freedom of the bumps: lone winners exist."""
 ITERATIONS = 12
 
 
@@ -55,7 +57,7 @@ class Fit:
     """Standard deviation of the log of one timing, spikes set aside."""
 
 
-def fit(chunks: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
+def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
     """Fit timings taken one after another.
 
     Candidates without timings get a prediction and change nothing for the others.
@@ -63,42 +65,53 @@ def fit(chunks: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
     Args:
         chunks: shape (candidates,): chunk size of each, the native default first (at the chunk
             size its rule gives, NaN if that is not known).
+        idle: shape (candidates,): log of how much longer a step takes for threads that have
+            nothing to do in its last rounds, 0 where unknown. How much of it shows is learned.
         which: shape (timings,): index of the candidate of each timing, in the order taken.
         logs: shape (timings,): log of the time of one step.
     """
     n, m = len(which), len(chunks)
-    trend, smooth = _curves(chunks, np.unique(which))
+    trend, smooth = _curves(chunks, idle, np.unique(which))
     seen = np.zeros((n, m))
     seen[np.arange(n), which] = 1.0
     kinds = int(np.count_nonzero(seen.any(axis=0)))
     y = logs - np.median(logs)
     trend_yy, smooth_yy = trend[np.ix_(which, which)] + 100.0, smooth[np.ix_(which, which)]
-    same_yy = seen @ seen.T
-    steps = np.tril(np.ones((n, n)))[:, 1:]  # timing i has seen the speed's changes 1..i
+    # Timing i has seen the changes of speed 1..i, so i and j share those up to the earlier.
+    upper = np.triu(np.ones((n, n)))
+    earlier = np.minimum.outer(np.arange(n), np.arange(n))
     noise2, speed2, curve2, bump2 = (
         s * s for s in (NOISE_SCALE, SPEED_SCALE, CURVE_SCALE, BUMP_SCALE)
     )
-    noise_w, speed_w = np.ones(n), np.full(n - 1, 0.2)
+    noise_w, speed_w, bump_w = np.ones(n), np.full(n - 1, 0.2), np.ones(m)
     for _ in range(ITERATIONS):
-        noise_v, speed_v = noise2 / noise_w, speed2 / speed_w
-        total = trend_yy + curve2 * smooth_yy + bump2 * same_yy + (steps * speed_v) @ steps.T
-        total[np.diag_indices(n)] += noise_v
+        noise_v, speed_v, bump_v = noise2 / noise_w, speed2 / speed_w, bump2 / bump_w
+        walk = np.concatenate(([0.0], np.cumsum(speed_v)))
+        total = trend_yy + curve2 * smooth_yy + walk[earlier]
+        total += (seen * bump_v) @ seen.T
+        total.flat[:: n + 1] += noise_v
         inverse = np.linalg.inv(total)
         a = inverse @ y
-        noise_e2 = (noise_v * a) ** 2 + noise_v - noise_v**2 * np.diag(inverse)
-        tails = np.cumsum(np.cumsum(inverse[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
-        speed_e2 = (speed_v * np.cumsum(a[::-1])[::-1][1:]) ** 2 + speed_v
-        speed_e2 = speed_e2 - speed_v**2 * np.diag(tails)[1:]
-        noise_w = (NOISE_TAIL + 1) / (NOISE_TAIL + noise_e2 / noise2)
+        diagonal = inverse.diagonal()
+        noise_e2 = (noise_v * a) ** 2 + noise_v - noise_v**2 * diagonal
+        # Sums over the timings from i on: of `a`, and of both sides of `inverse`.
+        later = np.cumsum(a[::-1])[::-1][1:]
+        corner = np.cumsum((2 * (inverse * upper).sum(axis=1) - diagonal)[::-1])[::-1][1:]
+        speed_e2 = (speed_v * later) ** 2 + speed_v - speed_v**2 * corner
+        # A machine can hold a step up but not speed it up: only late timings are set aside.
+        late = np.where(a > 0, noise_e2 / noise2, np.minimum(noise_e2 / noise2, 1.0))
+        noise_w = (NOISE_TAIL + 1) / (NOISE_TAIL + late)
         speed_w = (SPEED_TAIL + 1) / (SPEED_TAIL + speed_e2 / speed2)
         noise2 = _scale(noise_w @ noise_e2, n, NOISE_SCALE)
         speed2 = _scale(speed_w @ speed_e2, n - 1, SPEED_SCALE)
         inner, sa = seen.T @ inverse @ seen, seen.T @ a
-        bump_e2 = kinds * bump2 + bump2**2 * (sa @ sa - np.trace(inner))
+        timed = inner.diagonal() > 0
+        bump_e2 = (bump_v * sa) ** 2 + bump_v - bump_v**2 * inner.diagonal()
+        bump_w = np.where(timed, (BUMP_TAIL + 1) / (BUMP_TAIL + bump_e2 / bump2), 1.0)
         curve_e2 = kinds * curve2 + curve2**2 * (sa @ smooth @ sa - np.sum(smooth * inner))
-        bump2 = _scale(bump_e2, kinds, BUMP_SCALE)
+        bump2 = _scale(bump_w[timed] @ bump_e2[timed], kinds, BUMP_SCALE)
         curve2 = _scale(curve_e2, kinds, CURVE_SCALE)
-    prior = trend + curve2 * smooth + bump2 * np.eye(m)
+    prior = trend + curve2 * smooth + np.diag(bump_v)
     cross = prior[:, which]
     mean = cross @ a
     relative = np.eye(m)
@@ -110,14 +123,14 @@ def fit(chunks: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
     )
 
 
-def _curves(chunks: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
+def _curves(chunks: Floats, idle: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
     """The prior covariance of the trend, and of the smooth deviation from it at scale 1."""
     known = np.isfinite(chunks)
     sizes = np.where(known, chunks, 1.0)
     x = np.log(sizes)
     timed = seen[known[seen]]
     x = x - (x[0] if known[0] else x[timed].mean() if len(timed) else 0.0)
-    trend = np.column_stack([0.15 * x, 0.08 * x * x, 0.6 / sizes])
+    trend = np.column_stack([0.15 * x, 0.08 * x * x, 0.6 / sizes, 0.4 * idle])
     gap = np.abs(x[:, None] - x[None, :]) / CURVE_LENGTH * np.sqrt(5.0)
     smooth = (1.0 + gap + gap * gap / 3.0) * np.exp(-gap)  # Matern, 5/2
     trend[~known] = 0.0

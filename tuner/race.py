@@ -17,7 +17,7 @@ import numpy as np
 from tuner.errors import ArgumentError, MeasuringError
 from tuner.plan import Field, next_block
 from tuner.records import NATIVE_DEFAULT, Candidate, Race, Sample
-from tuner.selection import judge
+from tuner.selection import Work, judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -89,11 +89,11 @@ def race_chunk_sizes(
     num_envs = len(state)
     chunks = [check_chunk_size(c, num_envs) for c in candidates if c is not None]
     threads = nthread if nthread is not None else getattr(pool, "nthread", None)
-    native = max(1, num_envs // (10 * threads)) if threads else None
+    work = Work(num_envs, threads)
     likely = tuple(Candidate(check_chunk_size(c, num_envs)) for c in prior or () if c is not None)
     field = Field(
-        candidates=tuple(Candidate(c) for c in sorted(set(chunks)) if c != native),
-        native_chunk=native,
+        candidates=tuple(Candidate(c) for c in sorted(set(chunks)) if c != work.native_chunk),
+        work=work,
         likely=likely,
     )
     stepper = _Stepper(pool, state, nstep, control, post_step_forward_sensor, clock)
@@ -107,7 +107,7 @@ def race_chunk_sizes(
         )
     return Race(
         samples=tuple(run.samples),
-        verdict=judge(run.samples, native_chunk=native, cut_short=cut_short),
+        verdict=judge(run.samples, num_envs=num_envs, nthread=threads, cut_short=cut_short),
         pool_seconds=run.spent,
         failures=dict(run.failures),
     )
@@ -229,7 +229,7 @@ class _Run:
             self.failures[candidate] = f"{type(error).__name__}: {error}"
             self._field = Field(
                 tuple(c for c in self._field.candidates if c != candidate),
-                self._field.native_chunk,
+                self._field.work,
                 self._field.likely,
             )
             return None

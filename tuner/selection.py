@@ -24,7 +24,11 @@ from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from numpy.typing import NDArray
+
     from tuner.records import Reason
+
+    Floats = NDArray[np.float64]
 
 WORTH = 0.005
 """The smallest gain worth leaving the default for, as a share of the default's time."""
@@ -123,14 +127,36 @@ def usable_samples(samples: Iterable[Sample], native_chunk: int | None) -> list[
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is cut into chunks, and for how many threads."""
+
+    num_envs: int | None = None
+    nthread: int | None = None
+
+    @property
+    def native_chunk(self) -> int | None:
+        """The chunk size of the pool's own rule; None if not known."""
+        if not self.num_envs or not self.nthread:
+            return None
+        return max(1, self.num_envs // (10 * self.nthread))
+
+    def idle(self, chunk_size: float) -> float:
+        """Log of how much longer a step takes because the last round of chunks is not full."""
+        if not self.num_envs or not self.nthread or not chunk_size >= 1:
+            return 0.0
+        rounds = math.ceil(math.ceil(self.num_envs / chunk_size) / self.nthread)
+        return math.log(rounds * chunk_size * self.nthread / self.num_envs)
+
+
 def weigh(
-    samples: Sequence[Sample], native_chunk: int | None, others: Iterable[Candidate] = ()
+    samples: Sequence[Sample], work: Work, others: Iterable[Candidate] = ()
 ) -> Evidence | None:
     """Fit the samples and add up the duels; None if the default has no sample.
 
     Args:
         samples: as `usable_samples` gives them.
-        native_chunk: the chunk size the native rule gives, if known.
+        work: what the samples timed.
         others: candidates without samples, for which the fit should say what to expect.
     """
     counts = {NATIVE_DEFAULT: 0, **{c: 0 for c in others}}
@@ -141,10 +167,10 @@ def weigh(
     rest = sorted((c for c in counts if c != NATIVE_DEFAULT), key=lambda c: c.chunk_size or 0)
     candidates = (NATIVE_DEFAULT, *rest)
     index = {c: k for k, c in enumerate(candidates)}
-    chunks = np.array([c.chunk_size or native_chunk or math.nan for c in candidates], dtype=float)
+    chunks = np.array([c.chunk_size or work.native_chunk or math.nan for c in candidates], dtype=float)
     which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
     logs = np.log([s.nanoseconds / s.steps for s in samples])
-    fitted = fit(chunks, which, logs)
+    fitted = fit(chunks, np.array([work.idle(c) for c in chunks]), which, logs)
     return Evidence(
         candidates=candidates,
         counts=tuple(counts[c] for c in candidates),
@@ -191,22 +217,28 @@ def _duel(differences: Sequence[float], noise: float) -> Duel:
 
 
 def judge(
-    samples: Iterable[Sample], *, native_chunk: int | None = None, cut_short: bool = False
+    samples: Iterable[Sample],
+    *,
+    num_envs: int | None = None,
+    nthread: int | None = None,
+    cut_short: bool = False,
 ) -> Verdict:
     """Say what samples mean together.
 
     Args:
         samples: of one run, or of several joined by `join_runs`.
-        native_chunk: what the native rule gives, `max(1, num_envs // (10 * nthread))`; samples
-            of that chunk size are the default's own. None if not known.
+        num_envs: environments in one step; None if not known.
+        nthread: threads of the pool; None if not known. With both, samples of the chunk size
+            that the native rule gives count as the default's own.
         cut_short: the run that took the samples ended for want of time; only the reason of an
             undecided verdict depends on it.
     """
-    usable = usable_samples(samples, native_chunk)
-    evidence = weigh(usable, native_chunk)
+    work = Work(num_envs, nthread)
+    usable = usable_samples(samples, work.native_chunk)
+    evidence = weigh(usable, work)
     if evidence is None:
         return Verdict(NATIVE_DEFAULT, False, "budget" if cut_short else "too few", 0.0, 0.0, 0.0)
-    choice = _choose(evidence, native_chunk)
+    choice = _choose(evidence, work.native_chunk)
     duel = evidence.duels.get(choice, NO_DUEL)
     left = choice != NATIVE_DEFAULT
     settled = _expected_loss(evidence.fit, evidence.candidates.index(choice)) < SETTLED
@@ -244,6 +276,18 @@ def _choose(evidence: Evidence, native_chunk: int | None) -> Candidate:
     return min(equal, key=lambda c: nearest_native(c, native_chunk))
 
 
+_ERF = np.vectorize(math.erf, otypes=[float])
+
+
+def expected_excess(mean: Floats, spread: Floats) -> Floats:
+    """Expected positive part of normal values with this mean and standard deviation."""
+    spread = np.maximum(spread, 1e-12)
+    z = mean / spread
+    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    excess: Floats = mean * 0.5 * (1 + _ERF(z / math.sqrt(2))) + spread * density
+    return excess
+
+
 def _expected_loss(fitted: Fit, choice: int) -> float:
     """An upper bound on what the choice is expected to lose to the best of the others."""
     gain = fitted.mean[choice] - fitted.mean
@@ -251,10 +295,7 @@ def _expected_loss(fitted: Fit, choice: int) -> float:
     spread = np.sqrt(
         np.maximum(variance + variance[choice] - 2 * fitted.covariance[choice], 1e-18)
     )
-    z = gain / spread
-    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    below = 0.5 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in z]))
-    loss = gain * below + spread * density
+    loss = expected_excess(gain, spread)
     loss[choice] = 0.0
     return float(loss.max())
 
