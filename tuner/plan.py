@@ -87,25 +87,50 @@ def next_block(
         order = tuple(first[k] for k in rng.permutation(len(first)))
         return Outlook(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     hopes = _Hopes.of(evidence, everyone)
-    duel = evidence.duels.get(hopes.leader, NO_DUEL)
-    picks = hopes.picks()
-    if len(usable) >= MOST_SAMPLES:
-        block = STOP
-    elif sum(gain for _, gain in picks) > HOPE and timings_left > 8:
-        chosen = [hopes.leader, *(c for c, _ in picks)]
-        block = tuple(chosen[k] for k in rng.permutation(len(chosen)))
-    elif hopes.leader == NATIVE_DEFAULT or duel.proven or hopes.over_default < DUEL_HOPE:
-        block = STOP
-    elif duel.pairs >= DUEL_PAIRS:
-        block = STOP
-    else:
-        block = _duel_block(hopes.leader, int(rng.integers(2)))
+    block = STOP if len(usable) >= MOST_SAMPLES else _block(field, evidence, hopes, timings_left)
+    if block and not _is_duel(block):
+        block = tuple(block[k] for k in rng.permutation(len(block)))
     return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative)
 
 
-def _duel_block(rival: Candidate, turn: int) -> tuple[Candidate, ...]:
-    a, b = (NATIVE_DEFAULT, rival) if turn else (rival, NATIVE_DEFAULT)
-    return (a, b, b, a)
+def _block(
+    field: Field, evidence: Evidence, hopes: _Hopes, timings_left: float
+) -> tuple[Candidate, ...]:
+    """Explore while that pays, then duel while that pays, then stop."""
+    leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
+    if timings_left > 8:
+        picks = hopes.picks()
+        if sum(gain for _, gain in picks) > HOPE:
+            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
+        beside = _untimed_neighbours(field, evidence, leader)
+        if beside:
+            return (leader, *beside)
+    if leader == NATIVE_DEFAULT or duel.proven or duel.pairs >= DUEL_PAIRS:
+        return STOP
+    if hopes.over_default < DUEL_HOPE:
+        return STOP
+    return (NATIVE_DEFAULT, leader, leader, NATIVE_DEFAULT)
+
+
+def _is_duel(block: tuple[Candidate, ...]) -> bool:
+    return len(block) == 4 and len(set(block)) == 2
+
+
+def _untimed_neighbours(
+    field: Field, evidence: Evidence, leader: Candidate
+) -> tuple[Candidate, ...]:
+    """The leader's neighbours on either side if no timing has seen them.
+
+    A curve that predicts them to be slower is not enough: real curves have kinks and steps.
+    """
+    size = leader.chunk_size or field.work.native_chunk
+    if size is None:
+        return ()
+    counts = dict(zip(evidence.candidates, evidence.counts, strict=True))
+    sizes = [(c.chunk_size or 0, c) for c in field.candidates if c != leader]
+    below = max(((k, c) for k, c in sizes if k < size), default=None)
+    above = min(((k, c) for k, c in sizes if k > size), default=None)
+    return tuple(side[1] for side in (below, above) if side and not counts[side[1]])
 
 
 def _first_block(field: Field, timings_left: float) -> list[Candidate]:
