@@ -32,9 +32,11 @@ if TYPE_CHECKING:
 
 NOISE_SCALE, NOISE_TAIL = 0.015, 4.0
 """Prior guess of the noise of a timing (a share of it), and the degrees of freedom of its tail."""
+NOISE_SPREAD = 1.25
+"""Standard deviation of normal noise over the scale that a t with that tail fits to it."""
 SPEED_SCALE, SPEED_TAIL = 0.003, 1.0
 """The same for the change of the machine's speed from one timing to the next."""
-CURVE_SCALE, BUMP_SCALE = 0.04, 0.008
+CURVE_SCALE, BUMP_SCALE = 0.04, 0.012
 """Prior guesses of the smooth curve's deviation from its trend, and of a candidate's own bump."""
 PRIOR_WEIGHT = 3.0
 """How many observations each prior guess is worth."""
@@ -119,7 +121,7 @@ def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> 
     return Fit(
         mean=mean - mean[0],
         covariance=relative @ (prior - cross @ inverse @ cross.T) @ relative.T,
-        noise=float(np.sqrt(noise2)),
+        noise=float(NOISE_SPREAD * np.sqrt(noise2)),
     )
 
 

@@ -105,7 +105,7 @@ def _block(
         beside = _untimed_neighbours(field, evidence, leader)
         if beside:
             return (leader, *beside)
-    if leader == NATIVE_DEFAULT or duel.proven or duel.pairs >= DUEL_PAIRS:
+    if leader == NATIVE_DEFAULT or evidence.proven(leader) or duel.pairs >= DUEL_PAIRS:
         return STOP
     if hopes.over_default < DUEL_HOPE:
         return STOP

@@ -30,10 +30,15 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-WORTH = 0.005
+WORTH = 0.002
 """The smallest gain worth leaving the default for, as a share of the default's time."""
 FEWEST_PAIRS = 4
 """Pairs without which a duel proves nothing."""
+ALPHA = 0.1
+RHO = 8.0
+"""Half-widths of the 95 % interval that must lie beyond it."""
+FIT_PROOF = 0.0
+FIT_WORTH = 0.0
 OUTLIER = 4.5
 """A pair this many standard deviations from the median pair is set aside."""
 NOISE_WEIGHT = 4
@@ -99,7 +104,10 @@ class Duel:
     @property
     def proven(self) -> bool:
         """The candidate is faster, by more than is worth it, with 95 % confidence."""
-        return self.pairs >= FEWEST_PAIRS and self.high < math.log1p(-WORTH)
+        n = max(self.pairs, 1)
+        z = math.sqrt((n + RHO) / n * math.log((n + RHO) / (RHO * ALPHA**2)))
+        bound = self.mean + z / 1.96 * (self.high - self.mean)
+        return self.pairs >= FEWEST_PAIRS and bound < math.log1p(-WORTH)
 
 
 NO_DUEL = Duel(0, 0.0, -math.inf, math.inf)
@@ -115,6 +123,14 @@ class Evidence:
     """Samples of each."""
     fit: Fit
     duels: dict[Candidate, Duel]
+
+    def proven(self, candidate: Candidate) -> bool:
+        """Both a duel and the fit of all timings say that it is faster than the default."""
+        if not self.duels.get(candidate, NO_DUEL).proven:
+            return False
+        k = self.candidates.index(candidate)
+        spread = math.sqrt(max(float(self.fit.covariance[k, k]), 0.0))
+        return float(self.fit.mean[k]) + FIT_PROOF * spread < math.log1p(-FIT_WORTH)
 
 
 def usable_samples(samples: Iterable[Sample], native_chunk: int | None) -> list[Sample]:
@@ -268,7 +284,7 @@ def nearest_native(candidate: Candidate, native_chunk: int | None) -> tuple[floa
 
 
 def _choose(evidence: Evidence, native_chunk: int | None) -> Candidate:
-    proven = [c for c, duel in evidence.duels.items() if duel.proven]
+    proven = [c for c in evidence.duels if evidence.proven(c)]
     if not proven:
         return NATIVE_DEFAULT
     best = min(evidence.duels[c].mean for c in proven)
