@@ -33,11 +33,13 @@ HOPE = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
-DUEL_PAIRS = 24
+DUEL_PAIRS = 40
 """A duel undecided after so many pairs is given up."""
-REPEATS = 1.0
+REPEATS = 0.1
 """Variance of what one visit to a candidate tells, in units of the noise's own."""
-MOST_SAMPLES = 150
+DUEL_GROWTH = 8
+"""A duel of this many pairs goes on by blocks of twice the length, and so forth."""
+MOST_SAMPLES = 200
 """A race that has taken so many samples ends."""
 
 
@@ -109,11 +111,12 @@ def _block(
         return STOP
     if hopes.over_default < DUEL_HOPE:
         return STOP
-    return (NATIVE_DEFAULT, leader, leader, NATIVE_DEFAULT)
+    # The longer a duel has lasted, the less four more timings can change it.
+    return (NATIVE_DEFAULT, leader, leader, NATIVE_DEFAULT) * (1 + duel.pairs // DUEL_GROWTH)
 
 
 def _is_duel(block: tuple[Candidate, ...]) -> bool:
-    return len(block) == 4 and len(set(block)) == 2
+    return len(block) >= 4 and len(set(block)) == 2
 
 
 def _untimed_neighbours(
