@@ -13,10 +13,10 @@ Figures go to stdout, progress to stderr.
 from __future__ import annotations
 
 import argparse
-import os
 import itertools
 import json
 import multiprocessing
+import os
 import sys
 from collections import defaultdict
 from dataclasses import asdict, dataclass
@@ -175,7 +175,9 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
             "left_when_equal": _mean(equal),
             "pool_seconds": float(np.sum([o.seconds for o in own])),
             "timings": _mean([o.timings for o in own]),
-            "seconds_ratio": float(np.median([a.seconds / b.seconds for a, b in pairs] or [np.nan])),
+            "seconds_ratio": float(
+                np.median([a.seconds / b.seconds for a, b in pairs] or [np.nan])
+            ),
         }
     return rows
 

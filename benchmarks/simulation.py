@@ -31,7 +31,7 @@ def native_chunk(num_envs: int, nthread: int) -> int:
 
 def candidate_sizes(num_envs: int, nthread: int, limit: int = 16) -> list[int]:
     """Up to `limit` chunk sizes: 1, a dense band around the native rule, the ceiling."""
-    upper = -(-num_envs // nthread)
+    upper = math.ceil(num_envs / nthread)
     native = native_chunk(num_envs, nthread)
     band = {round(native * f) for f in (0.25, 0.35, 0.5, 0.6, 0.75, 0.9, 1, 1.15, 1.35)}
     band |= {round(native * f) for f in (1.6, 2, 2.5, 3.2, 4, 6)} | {1, 2, upper}
@@ -42,8 +42,6 @@ def candidate_sizes(num_envs: int, nthread: int, limit: int = 16) -> list[int]:
 
 
 # --- what a candidate truly costs: chunk size -> log cost, up to a constant ---------------
-
-Landscape = "Callable[[int], float]"
 
 
 def _convex(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
@@ -84,7 +82,7 @@ def _steps(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
     evenness = rng.uniform(0.3, 1.0)
 
     def cost(c: int) -> float:
-        rounds = -(-(-(-n // c)) // t)
+        rounds = math.ceil(math.ceil(n / c) / t)
         return evenness * math.log(rounds * c * t / n) + math.log1p(overhead / c)
 
     return cost
@@ -131,8 +129,8 @@ def _waves(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
     tilt = rng.normal(0, 0.03)
     del n, t
     waves = list(zip(phases, sizes, (0.6, 1.1, 1.9, 3.0), strict=True))
-    return lambda c: tilt * math.log(c) + sum(
-        s * math.sin(p + w * math.log(c)) for p, s, w in waves
+    return lambda c: (
+        tilt * math.log(c) + sum(s * math.sin(p + w * math.log(c)) for p, s, w in waves)
     )
 
 
@@ -147,7 +145,7 @@ def _lone_winner(n: int, t: int, rng: np.random.Generator) -> Callable[[int], fl
 def _cliff(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
     """Cheaper and cheaper towards large chunks until a cliff (or the other way round)."""
     edge = math.log(native_chunk(n, t)) + rng.uniform(-0.8, 1.2)
-    side = rng.choice([-1.0, 1.0])
+    side = float(rng.choice([-1.0, 1.0]))
     slope, height = rng.uniform(0.01, 0.08), rng.uniform(0.1, 0.6)
 
     def cost(c: int) -> float:
@@ -188,8 +186,8 @@ HELD_OUT_LANDSCAPES = {
 class Machine:
     """A machine's behaviour: a slowdown that holds for a while, and a factor per step.
 
-    `changes` are the seconds at which `slowdowns` (one more than `changes`) take over;
-    `drift` and `warm_up` are smooth on top.
+    `changes` are the seconds at which the next of `slowdowns` (one more than `changes`) takes
+    over; `smooth` gives a slowdown by the second on top.
     """
 
     jitter: Callable[[np.random.Generator], float]
@@ -240,8 +238,10 @@ def _drift(rng: np.random.Generator, scale: float) -> Machine:
     phase = rng.uniform(0, 2 * math.pi)
     return Machine(
         _lognormal(0.01),
-        smooth=lambda t: (1 + total * min(t / span, 1.0))
-        * (1 + swing * math.sin(phase + 2 * math.pi * t / period)),
+        smooth=lambda t: (
+            (1 + total * min(t / span, 1.0))
+            * (1 + swing * math.sin(phase + 2 * math.pi * t / period))
+        ),
     )
 
 
@@ -264,9 +264,7 @@ def _neighbour(rng: np.random.Generator, scale: float) -> Machine:
     """Somebody else's job starts or stops once, within the first hundred steps."""
     when = scale * math.exp(rng.uniform(math.log(4), math.log(100)))
     load = rng.uniform(1.1, 1.8)
-    return Machine(
-        _lognormal(0.015), (when,), (1.0, load) if rng.integers(2) else (load, 1.0)
-    )
+    return Machine(_lognormal(0.015), (when,), (1.0, load) if rng.integers(2) else (load, 1.0))
 
 
 def _bursts(rng: np.random.Generator, scale: float) -> Machine:

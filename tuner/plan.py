@@ -4,7 +4,7 @@ Pure: no clock, no pool, no state of its own. The same samples and seed give the
 
 A race has two kinds of blocks. An exploring block times the candidates from which most can
 still be hoped for, beside the leader, in random order. A duel block times the leader and the
-native default in turn; only duels prove anything (see `tuner.selection`). Exploring ends when
+native default in turn; only duels prove anything (see `tuner.evidence`). Exploring ends when
 it can be expected to gain too little; a duel ends when it has proven the leader faster, or
 when too little is left to hope for.
 """
@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
-from tuner.selection import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block."""
+LIKELY_HOPE = 0.005
+"""The same while the leader is one that history called a likely winner."""
 EXPLORE_BLOCK = 3
 """Hopeful candidates in a later one."""
 HOPE = 0.0015
@@ -39,6 +41,8 @@ REPEATS = 0.1
 """Variance of what one visit to a candidate tells, in units of the noise's own."""
 DUEL_GROWTH = 8
 """A duel of this many pairs goes on by blocks of twice the length, and so forth."""
+LAST_TIMINGS = 8
+"""With a budget for no more timings than this, exploring ends and the leader has its duel."""
 MOST_SAMPLES = 200
 """A race that has taken so many samples ends."""
 
@@ -84,6 +88,8 @@ def next_block(
     usable = usable_samples(samples, field.work.native_chunk)
     evidence = weigh(usable, field.work, field.candidates)
     everyone = (NATIVE_DEFAULT, *field.candidates)
+    if evidence is not None and not field.candidates:
+        return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     if evidence is None or sum(count > 0 for count in evidence.counts) < 2:
         first = _first_block(field, timings_left)
         order = tuple(first[k] for k in rng.permutation(len(first)))
@@ -100,14 +106,15 @@ def _block(
 ) -> tuple[Candidate, ...]:
     """Explore while that pays, then duel while that pays, then stop."""
     leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
-    if timings_left > 8:
+    if timings_left > LAST_TIMINGS:
         picks = hopes.picks()
-        if sum(gain for _, gain in picks) > HOPE:
+        enough = LIKELY_HOPE if leader in field.likely else HOPE
+        if sum(gain for _, gain in picks) > enough:
             return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
         beside = _untimed_neighbours(field, evidence, leader)
         if beside:
             return (leader, *beside)
-    if leader == NATIVE_DEFAULT or evidence.proven(leader) or duel.pairs >= DUEL_PAIRS:
+    if leader == NATIVE_DEFAULT or duel.proven or duel.pairs >= DUEL_PAIRS:
         return STOP
     if hopes.over_default < DUEL_HOPE:
         return STOP
@@ -139,14 +146,15 @@ def _untimed_neighbours(
 def _first_block(field: Field, timings_left: float) -> list[Candidate]:
     """The default and a few candidates spread over the range, the likely ones first."""
     sizes = sorted(field.candidates, key=lambda c: c.chunk_size or 0)
-    count = min(FIRST_BLOCK, len(sizes), max(1, int(timings_left / 3)))
-    if field.likely:
-        chosen = _around(field.likely, sizes)
-    elif len(sizes) <= count:
-        chosen = sizes
+    chosen = _around(field.likely, sizes)
+    count = min(FIRST_BLOCK - len(chosen) // 2, len(sizes), max(1, int(timings_left / 3)))
+    if len(sizes) <= count:
+        chosen += sizes
     else:
-        places = np.linspace(1, len(sizes) - 2, count)
-        chosen = [sizes[round(p)] for p in places]
+        # Not the very ends: they are known to be bad more often than not.
+        edge = 1 if len(sizes) > count + 1 else 0
+        places = np.linspace(edge, len(sizes) - 1 - edge, count)
+        chosen += [sizes[round(p)] for p in places]
     return [NATIVE_DEFAULT, *dict.fromkeys(chosen)]
 
 

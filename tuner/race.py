@@ -15,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.errors import ArgumentError, MeasuringError
-from tuner.plan import Field, next_block
+from tuner.evidence import Work
+from tuner.plan import LAST_TIMINGS, Field, next_block
 from tuner.records import NATIVE_DEFAULT, Candidate, Race, Sample
-from tuner.selection import Work, judge
+from tuner.selection import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -26,6 +27,8 @@ SHORTEST_SAMPLE_S = 1e-3
 """A sample repeats the step until it lasts about this long: clocks and wake-ups blur less."""
 MOST_STEPS = 1000
 """Repeats in one sample, whatever the clock says."""
+MOST_DISCARDED = 20
+"""Samples a bad clock may spoil, beyond as many as were good, before the race ends."""
 WARM_UP_S = 0.1
 """A first step longer than this is no warm-up: caches and threads are warm within it."""
 
@@ -206,13 +209,15 @@ class _Run:
                     )
                 )
             if not outlook.block:
-                return False
+                return left < LAST_TIMINGS * default
             for candidate in outlook.block:
                 if candidate in self.failures:
                     continue
                 expected = self._last.get(candidate, default)
-                if self.spent + expected > self._budget or self.tries >= 2000:
+                if self.spent + expected > self._budget:
                     return True
+                if self.tries > 2 * len(self.samples) + MOST_DISCARDED:
+                    return False
                 self._take(candidate, block_number)
             block_number += 1
 
