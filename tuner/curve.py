@@ -87,7 +87,7 @@ def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> 
     noise_w, speed_w, bump_w = np.ones(n), np.full(levels - 1, 0.2), np.ones(kinds)
     for _ in range(ITERATIONS):
         bump_v = bump2 / bump_w
-        inner: Floats = np.linalg.inv(trend_s + curve2 * smooth_s + np.diag(bump_v))
+        inner = _inverse(trend_s + curve2 * smooth_s + np.diag(bump_v))
         mean, cov = _solve(y, stretch, place, noise_w / noise2, speed_w / speed2, inner)
         level, cost = mean[:levels], mean[levels:]
         # The noise: what is left of each timing.
@@ -118,7 +118,7 @@ def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> 
     carry = (trend + curve2 * smooth)[:, seen] @ inner
     carry[seen] = np.eye(kinds)
     everyone = carry @ cost
-    covariance = prior - carry @ (np.linalg.inv(inner) - cov[levels:, levels:]) @ carry.T
+    covariance = prior - carry @ (_inverse(inner) - cov[levels:, levels:]) @ carry.T
     relative = np.eye(m)
     relative[:, 0] -= 1.0
     return Fit(
@@ -152,7 +152,7 @@ def _solve(
     right = np.concatenate(
         [np.bincount(stretch, noise_p * y, levels), np.bincount(place, noise_p * y, kinds)]
     )
-    covariance: Floats = np.linalg.inv(precision)
+    covariance = _inverse(precision)
     return covariance @ right, covariance
 
 
@@ -170,6 +170,10 @@ def _curves(chunks: Floats, idle: Floats, seen: NDArray[np.intp]) -> tuple[Float
     smooth[~known, :] = 0.0
     smooth[:, ~known] = 0.0
     return trend @ trend.T + np.diag(np.where(known, 0.0, 0.3**2)), smooth
+
+
+def _inverse(matrix: Floats) -> Floats:
+    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
 
 
 def _scale(squares: np.floating[Any] | float, count: int, guess: float) -> float:

@@ -139,9 +139,8 @@ def weigh(
     rest = sorted((c for c in counts if c != NATIVE_DEFAULT), key=lambda c: c.chunk_size or 0)
     candidates = (NATIVE_DEFAULT, *rest)
     index = {c: k for k, c in enumerate(candidates)}
-    chunks = np.array(
-        [c.chunk_size or work.native_chunk or math.nan for c in candidates], dtype=float
-    )
+    sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
+    chunks = np.array(sizes, dtype=np.float64)
     which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
     logs = np.log([s.nanoseconds / s.steps for s in samples])
     fitted = fit(chunks, np.array([work.idle(c) for c in sizes]), which, logs)
