@@ -26,13 +26,15 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 FIRST_BLOCK = 5
-"""Candidates beside the default in the first block."""
-LIKELY_HOPE = 0.005
-"""The same while the leader is one that history called a likely winner."""
+"""Candidates beside the default in the first block, spread over the range."""
+FIRST_LIKELY = 4
+"""The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
-"""Hopeful candidates in a later one."""
+"""Hopeful candidates in a later block, beside the leader."""
 HOPE = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
+LIKELY_HOPE = 0.005
+"""The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
 DUEL_PAIRS = 40
@@ -147,7 +149,11 @@ def _first_block(field: Field, timings_left: float) -> list[Candidate]:
     """The default and a few candidates spread over the range, the likely ones first."""
     sizes = sorted(field.candidates, key=lambda c: c.chunk_size or 0)
     chosen = _around(field.likely, sizes)
-    count = min(FIRST_BLOCK - len(chosen) // 2, len(sizes), max(1, int(timings_left / 3)))
+    count = min(
+        FIRST_LIKELY if chosen else FIRST_BLOCK,
+        len(sizes),
+        max(1, int(min(timings_left, 99.0) / 3)),
+    )
     if len(sizes) <= count:
         chosen += sizes
     else:
