@@ -16,11 +16,14 @@ import argparse
 import itertools
 import json
 import multiprocessing
+import os
 import sys
 from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
+# Thousands of small matrices: threads inside the linear algebra only get in each other's way.
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from benchmarks.simulation import (
@@ -51,6 +54,8 @@ class Outcome:
     landscape: str
     noise: str
     size: str
+    group: str
+    """main, equal (all candidates cost the same), light or heavy (by the time of a step)."""
     regret: float
     """True time of the choice over the best candidate's, less 1."""
     slower: float
@@ -118,12 +123,21 @@ def run(problem: Problem, plan: str) -> Outcome:
         landscape=problem.landscape,
         noise=problem.noise,
         size=f"{problem.num_envs}x{problem.nthread}",
+        group=_group(problem),
         regret=cost / min(pool.costs.values()) - 1.0,
         slower=cost / default - 1.0,
         left=choice not in (None, native_chunk(problem.num_envs, problem.nthread)),
         seconds=pool.now,
         timings=pool.calls,
     )
+
+
+def _group(problem: Problem) -> str:
+    if problem.landscape == "equal":
+        return "equal"
+    if problem.step_seconds is None:
+        return "main"
+    return "heavy" if problem.step_seconds > 1 else "light"
 
 
 def problems(seeds: Iterable[int], *, held_out: bool = False) -> list[Problem]:
@@ -145,29 +159,31 @@ def table(outcomes: Sequence[Outcome]) -> dict[str, dict[str, float]]:
 
     Equal problems count only for `left`: they have no regret and would dilute the rest.
     """
-    fixed_seconds: dict[int, float] = {}
     by_plan: dict[str, list[Outcome]] = defaultdict(list)
     for o in outcomes:
         by_plan[o.plan].append(o)
-    for k, o in enumerate(by_plan.get("fixed", ())):
-        fixed_seconds[k] = o.seconds
     rows = {}
     for plan, own in by_plan.items():
-        real = [o for o in own if o.landscape != "equal"]
-        equal = [o for o in own if o.landscape == "equal"]
-        regret = np.array([o.regret for o in real])
-        ratios = [o.seconds / fixed_seconds[k] for k, o in enumerate(own) if k in fixed_seconds]
+        real = [o for o in own if o.group != "equal"]
+        equal = [o.left for o in own if o.group == "equal"]
+        pairs = zip(own, by_plan.get("fixed", ()), strict=False)
         rows[plan] = {
             "runs": len(own),
-            "mean_regret": float(regret.mean()) if real else float("nan"),
-            "p95_regret": float(np.percentile(regret, 95)) if real else float("nan"),
-            "harm": float(np.mean([o.slower > HARM for o in real])) if real else float("nan"),
-            "left_when_equal": float(np.mean([o.left for o in equal])) if equal else float("nan"),
+            "mean_regret": _mean([o.regret for o in real]),
+            "p95_regret": float(np.percentile([o.regret for o in real] or [np.nan], 95)),
+            "harm": _mean([o.slower > HARM for o in real]),
+            "left_when_equal": _mean(equal),
             "pool_seconds": float(np.sum([o.seconds for o in own])),
-            "timings": float(np.mean([o.timings for o in own])),
-            "seconds_ratio": float(np.median(ratios)) if ratios else float("nan"),
+            "timings": _mean([o.timings for o in own]),
+            "seconds_ratio": float(
+                np.median([a.seconds / b.seconds for a, b in pairs] or [np.nan])
+            ),
         }
     return rows
+
+
+def _mean(values: Sequence[float]) -> float:
+    return float(np.mean(values)) if len(values) else float("nan")
 
 
 def breakdown(outcomes: Sequence[Outcome], plan: str, by: str) -> dict[str, dict[str, float]]:
@@ -230,11 +246,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     seeds = range(options.first_seed, options.first_seed + options.seeds)
     todo = problems(seeds, held_out=options.held_out)
     outcomes = measure(todo, options.jobs, show=True)
-    rows = table(outcomes)
     if options.json:
-        print(json.dumps({"plans": rows, "outcomes": [asdict(o) for o in outcomes]}))
+        print(json.dumps({"plans": table(outcomes), "outcomes": [asdict(o) for o in outcomes]}))
         return 0
-    _print_rows(rows, "plan")
+    _print_rows(table([o for o in outcomes if o.group in ("main", "equal")]), "plan")
+    for group in ("light", "heavy"):
+        print()
+        _print_rows(table([o for o in outcomes if o.group == group]), group)
     for by in options.by or ():
         print()
         _print_rows(breakdown(outcomes, "race", by), f"race, {by}")

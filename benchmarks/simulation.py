@@ -31,7 +31,7 @@ def native_chunk(num_envs: int, nthread: int) -> int:
 
 def candidate_sizes(num_envs: int, nthread: int, limit: int = 16) -> list[int]:
     """Up to `limit` chunk sizes: 1, a dense band around the native rule, the ceiling."""
-    upper = -(-num_envs // nthread)
+    upper = math.ceil(num_envs / nthread)
     native = native_chunk(num_envs, nthread)
     band = {round(native * f) for f in (0.25, 0.35, 0.5, 0.6, 0.75, 0.9, 1, 1.15, 1.35)}
     band |= {round(native * f) for f in (1.6, 2, 2.5, 3.2, 4, 6)} | {1, 2, upper}
@@ -42,8 +42,6 @@ def candidate_sizes(num_envs: int, nthread: int, limit: int = 16) -> list[int]:
 
 
 # --- what a candidate truly costs: chunk size -> log cost, up to a constant ---------------
-
-Landscape = "Callable[[int], float]"
 
 
 def _convex(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
@@ -84,7 +82,7 @@ def _steps(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
     evenness = rng.uniform(0.3, 1.0)
 
     def cost(c: int) -> float:
-        rounds = -(-(-(-n // c)) // t)
+        rounds = math.ceil(math.ceil(n / c) / t)
         return evenness * math.log(rounds * c * t / n) + math.log1p(overhead / c)
 
     return cost
@@ -147,7 +145,7 @@ def _lone_winner(n: int, t: int, rng: np.random.Generator) -> Callable[[int], fl
 def _cliff(n: int, t: int, rng: np.random.Generator) -> Callable[[int], float]:
     """Cheaper and cheaper towards large chunks until a cliff (or the other way round)."""
     edge = math.log(native_chunk(n, t)) + rng.uniform(-0.8, 1.2)
-    side = rng.choice([-1.0, 1.0])
+    side = float(rng.choice([-1.0, 1.0]))
     slope, height = rng.uniform(0.01, 0.08), rng.uniform(0.1, 0.6)
 
     def cost(c: int) -> float:
@@ -188,8 +186,8 @@ HELD_OUT_LANDSCAPES = {
 class Machine:
     """A machine's behaviour: a slowdown that holds for a while, and a factor per step.
 
-    `changes` are the seconds at which `slowdowns` (one more than `changes`) take over;
-    `drift` and `warm_up` are smooth on top.
+    `changes` are the seconds at which the next of `slowdowns` (one more than `changes`) takes
+    over; `smooth` gives a slowdown by the second on top.
     """
 
     jitter: Callable[[np.random.Generator], float]

@@ -14,8 +14,8 @@ FLOORS = [
     {"answers"},
     {"paths", "keys", "candidates", "device", "workload", "circumstances"},
     {"curve", "pools", "model_file", "store.sqlite", "store.schema"},
-    {"selection", "motion", "bench", "store.lock", "store.diagnosis"},
-    {"plan"},
+    {"evidence", "motion", "bench", "store.lock", "store.diagnosis"},
+    {"selection", "plan"},
     {"race", "store.lookup"},
     {"store.engine"},
     {"store.migrate"},
@@ -85,8 +85,16 @@ def test_timing_and_storing_never_see_each_other() -> None:
     for name, tree in modules().items():
         targets = {target.removeprefix("tuner.").partition(".")[0] for target in imports_of(tree)}
         if name.startswith("store."):
-            assert not targets & {"bench", "race", "plan", "selection", "pools", "motion"}
-        if name in ("bench", "race", "plan", "selection", "curve", "pools", "motion"):
+            assert not targets & {
+                "bench",
+                "race",
+                "plan",
+                "selection",
+                "evidence",
+                "pools",
+                "motion",
+            }
+        if name in ("bench", "race", "plan", "selection", "evidence", "curve", "pools", "motion"):
             assert not targets & {"store", "cache", "tuning", "resolve"}
 
 

@@ -9,17 +9,19 @@ The log of a timing is taken apart into three things:
   other only as far as the timings agree that they do;
 * the machine's speed, a walk over the order of the timings whose steps are small as a rule and
   now and then large (a change of clock speed, a neighbour that comes or goes);
-* noise, small as a rule and now and then large (somebody else's turn on the core).
+* noise, small as a rule and now and then large (somebody else's turn on the core), and
+  never a gift.
 
 "Small as a rule, now and then large" is Student's t with few degrees of freedom, written as a
 normal distribution with an unknown scale per timing. All scales are found by variational
-iteration; one iteration inverts one matrix of the size of the number of timings.
+iteration; one iteration inverts one matrix with a row for every other timing and for every
+candidate.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -30,14 +32,20 @@ if TYPE_CHECKING:
 
 NOISE_SCALE, NOISE_TAIL = 0.015, 4.0
 """Prior guess of the noise of a timing (a share of it), and the degrees of freedom of its tail."""
+NOISE_SPREAD = 1.25
+"""Standard deviation of normal noise over the scale that a t with that tail fits to it."""
 SPEED_SCALE, SPEED_TAIL = 0.003, 1.0
 """The same for the change of the machine's speed from one timing to the next."""
-CURVE_SCALE, BUMP_SCALE = 0.04, 0.008
+CURVE_SCALE, BUMP_SCALE = 0.04, 0.012
 """Prior guesses of the smooth curve's deviation from its trend, and of a candidate's own bump."""
 PRIOR_WEIGHT = 3.0
 """How many observations each prior guess is worth."""
 CURVE_LENGTH = 0.7
 """Over how much log(chunk) the curve keeps its shape: a factor of two in chunk size."""
+BUMP_TAIL = 3.0
+"""Degrees of freedom of the bumps: lone winners exist."""
+STRETCH = 2
+"""Timings in a row that share a speed of the machine; a change within them counts as noise."""
 ITERATIONS = 12
 
 
@@ -53,7 +61,7 @@ class Fit:
     """Standard deviation of the log of one timing, spikes set aside."""
 
 
-def fit(chunks: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
+def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
     """Fit timings taken one after another.
 
     Candidates without timings get a prediction and change nothing for the others.
@@ -61,61 +69,101 @@ def fit(chunks: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
     Args:
         chunks: shape (candidates,): chunk size of each, the native default first (at the chunk
             size its rule gives, NaN if that is not known).
+        idle: shape (candidates,): log of how much longer a step takes for threads that have
+            nothing to do in its last rounds, 0 where unknown. How much of it shows is learned.
         which: shape (timings,): index of the candidate of each timing, in the order taken.
         logs: shape (timings,): log of the time of one step.
     """
     n, m = len(which), len(chunks)
-    trend, smooth = _curves(chunks, np.unique(which))
-    seen = np.zeros((n, m))
-    seen[np.arange(n), which] = 1.0
-    kinds = int(np.count_nonzero(seen.any(axis=0)))
+    trend, smooth = _curves(chunks, idle, np.unique(which))
+    seen, place = np.unique(which, return_inverse=True)
+    trend_s, smooth_s, kinds = trend[np.ix_(seen, seen)], smooth[np.ix_(seen, seen)], len(seen)
+    stretch = np.arange(n) // STRETCH
+    levels = int(stretch[-1]) + 1
     y = logs - np.median(logs)
-    trend_yy, smooth_yy = trend[np.ix_(which, which)] + 100.0, smooth[np.ix_(which, which)]
-    same_yy = seen @ seen.T
-    steps = np.tril(np.ones((n, n)))[:, 1:]  # timing i has seen the speed's changes 1..i
     noise2, speed2, curve2, bump2 = (
         s * s for s in (NOISE_SCALE, SPEED_SCALE, CURVE_SCALE, BUMP_SCALE)
     )
-    noise_w, speed_w = np.ones(n), np.full(n - 1, 0.2)
+    noise_w, speed_w, bump_w = np.ones(n), np.full(levels - 1, 0.2), np.ones(kinds)
     for _ in range(ITERATIONS):
-        noise_v, speed_v = noise2 / noise_w, speed2 / speed_w
-        total = trend_yy + curve2 * smooth_yy + bump2 * same_yy + (steps * speed_v) @ steps.T
-        total[np.diag_indices(n)] += noise_v
-        inverse = np.linalg.inv(total)
-        a = inverse @ y
-        noise_e2 = (noise_v * a) ** 2 + noise_v - noise_v**2 * np.diag(inverse)
-        tails = np.cumsum(np.cumsum(inverse[::-1, ::-1], axis=0), axis=1)[::-1, ::-1]
-        speed_e2 = (speed_v * np.cumsum(a[::-1])[::-1][1:]) ** 2 + speed_v
-        speed_e2 = speed_e2 - speed_v**2 * np.diag(tails)[1:]
-        noise_w = (NOISE_TAIL + 1) / (NOISE_TAIL + noise_e2 / noise2)
-        speed_w = (SPEED_TAIL + 1) / (SPEED_TAIL + speed_e2 / speed2)
-        noise2 = _scale(noise_w @ noise_e2, n, NOISE_SCALE)
-        speed2 = _scale(speed_w @ speed_e2, n - 1, SPEED_SCALE)
-        inner, sa = seen.T @ inverse @ seen, seen.T @ a
-        bump_e2 = kinds * bump2 + bump2**2 * (sa @ sa - np.trace(inner))
-        curve_e2 = kinds * curve2 + curve2**2 * (sa @ smooth @ sa - np.sum(smooth * inner))
-        bump2 = _scale(bump_e2, kinds, BUMP_SCALE)
+        bump_v = bump2 / bump_w
+        inner = _inverse(trend_s + curve2 * smooth_s + np.diag(bump_v))
+        mean, cov = _solve(y, stretch, place, noise_w / noise2, speed_w / speed2, inner)
+        level, cost = mean[:levels], mean[levels:]
+        # The noise: what is left of each timing.
+        e = y - level[stretch] - cost[place]
+        own = cov.diagonal()
+        spread = own[stretch] + own[levels + place] + 2 * cov[stretch, levels + place]
+        e2 = e * e + spread
+        # A machine can hold a step up but not speed it up: only late timings are set aside.
+        late = np.where(e > 0, e2 / noise2, np.minimum(e2 / noise2, 1.0))
+        noise_w = (NOISE_TAIL + 1) / (NOISE_TAIL + late)
+        noise2 = _scale(np.sum(noise_w * e2), n, NOISE_SCALE)
+        # The machine's speed: its changes from one stretch to the next.
+        between = own[1:levels] + own[: levels - 1] - 2 * cov.diagonal(1)[: levels - 1]
+        change2 = np.diff(level) ** 2 + between
+        speed_w = (SPEED_TAIL + 1) / (SPEED_TAIL + change2 / speed2)
+        speed2 = _scale(np.sum(speed_w * change2), levels - 1, SPEED_SCALE)
+        # The candidates: how much of what they cost is curve, how much their own bump.
+        a = inner @ cost
+        doubt = inner - inner @ cov[levels:, levels:] @ inner
+        bump_e2 = (bump_v * a) ** 2 + bump_v - bump_v**2 * doubt.diagonal()
+        curve_e2 = kinds * curve2 + curve2**2 * float(np.sum(smooth_s * (np.outer(a, a) - doubt)))
+        bump_w = (BUMP_TAIL + 1) / (BUMP_TAIL + bump_e2 / bump2)
+        bump2 = _scale(np.sum(bump_w * bump_e2), kinds, BUMP_SCALE)
         curve2 = _scale(curve_e2, kinds, CURVE_SCALE)
-    prior = trend + curve2 * smooth + bump2 * np.eye(m)
-    cross = prior[:, which]
-    mean = cross @ a
+    own_bump = np.full(m, bump2)
+    own_bump[seen] = bump_v
+    prior = trend + curve2 * smooth + np.diag(own_bump)
+    carry = (trend + curve2 * smooth)[:, seen] @ inner
+    carry[seen] = np.eye(kinds)
+    everyone = carry @ cost
+    covariance = prior - carry @ (_inverse(inner) - cov[levels:, levels:]) @ carry.T
     relative = np.eye(m)
     relative[:, 0] -= 1.0
     return Fit(
-        mean=mean - mean[0],
-        covariance=relative @ (prior - cross @ inverse @ cross.T) @ relative.T,
-        noise=float(np.sqrt(noise2)),
+        mean=everyone - everyone[0],
+        covariance=relative @ covariance @ relative.T,
+        noise=float(NOISE_SPREAD * np.sqrt(noise2)),
     )
 
 
-def _curves(chunks: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
+def _solve(
+    y: Floats,
+    stretch: NDArray[np.intp],
+    place: NDArray[np.intp],
+    noise_p: Floats,
+    speed_p: Floats,
+    cost_p: Floats,
+) -> tuple[Floats, Floats]:
+    """Mean and covariance of the levels and the costs, in this order, given all precisions."""
+    levels, kinds = len(speed_p) + 1, len(cost_p)
+    precision = np.zeros((levels + kinds, levels + kinds))
+    at, cost_at = np.arange(levels), np.arange(levels, levels + kinds)
+    precision[at[1:], at[:-1]] = precision[at[:-1], at[1:]] = -speed_p
+    precision[at, at] = np.bincount(stretch, noise_p, levels)
+    precision[at[1:], at[1:]] += speed_p
+    precision[at[:-1], at[:-1]] += speed_p
+    shared = np.bincount(stretch * kinds + place, noise_p, levels * kinds)
+    precision[:levels, levels:] = shared.reshape(levels, kinds)
+    precision[levels:, :levels] = precision[:levels, levels:].T
+    precision[levels:, levels:] = cost_p
+    precision[cost_at, cost_at] += np.bincount(place, noise_p, kinds)
+    right = np.concatenate(
+        [np.bincount(stretch, noise_p * y, levels), np.bincount(place, noise_p * y, kinds)]
+    )
+    covariance = _inverse(precision)
+    return covariance @ right, covariance
+
+
+def _curves(chunks: Floats, idle: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
     """The prior covariance of the trend, and of the smooth deviation from it at scale 1."""
     known = np.isfinite(chunks)
     sizes = np.where(known, chunks, 1.0)
     x = np.log(sizes)
     timed = seen[known[seen]]
     x = x - (x[0] if known[0] else x[timed].mean() if len(timed) else 0.0)
-    trend = np.column_stack([0.15 * x, 0.08 * x * x, 0.6 / sizes])
+    trend = np.column_stack([0.15 * x, 0.08 * x * x, 0.6 / sizes, 0.4 * idle])
     gap = np.abs(x[:, None] - x[None, :]) / CURVE_LENGTH * np.sqrt(5.0)
     smooth = (1.0 + gap + gap * gap / 3.0) * np.exp(-gap)  # Matern, 5/2
     trend[~known] = 0.0
@@ -124,6 +172,10 @@ def _curves(chunks: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
     return trend @ trend.T + np.diag(np.where(known, 0.0, 0.3**2)), smooth
 
 
-def _scale(squares: float, count: int, guess: float) -> float:
+def _inverse(matrix: Floats) -> Floats:
+    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
+
+
+def _scale(squares: np.floating[Any] | float, count: int, guess: float) -> float:
     """A variance from a sum of squares and a prior guess that is worth `PRIOR_WEIGHT` of them."""
     return float((squares + PRIOR_WEIGHT * guess * guess) / (count + PRIOR_WEIGHT))

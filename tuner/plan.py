@@ -4,7 +4,7 @@ Pure: no clock, no pool, no state of its own. The same samples and seed give the
 
 A race has two kinds of blocks. An exploring block times the candidates from which most can
 still be hoped for, beside the leader, in random order. A duel block times the leader and the
-native default in turn; only duels prove anything (see `tuner.selection`). Exploring ends when
+native default in turn; only duels prove anything (see `tuner.evidence`). Exploring ends when
 it can be expected to gain too little; a duel ends when it has proven the leader faster, or
 when too little is left to hope for.
 """
@@ -17,27 +17,35 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
-from tuner.selection import NO_DUEL, WORTH, Evidence, usable_samples, weigh
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
-DRAWS = 256
-"""Random draws from the fit, from which hopes are averaged."""
 FIRST_BLOCK = 5
-"""Candidates beside the default in the first block."""
+"""Candidates beside the default in the first block, spread over the range."""
+FIRST_LIKELY = 4
+"""The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
-"""Hopeful candidates in a later one."""
-HOPE = 0.003
-"""Exploring goes on while the best candidate is expected to beat the leader by this much."""
+"""Hopeful candidates in a later block, beside the leader."""
+HOPE = 0.0015
+"""Exploring goes on while a block is expected to improve the choice by this much."""
+LIKELY_HOPE = 0.005
+"""The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
-"""A duel goes on while the leader is expected to gain this much over the default."""
-DUEL_PAIRS = 24
+"""A duel goes on while the leader is expected to gain this much more than is worth it."""
+DUEL_PAIRS = 40
 """A duel undecided after so many pairs is given up."""
-MOST_SAMPLES = 150
+REPEATS = 0.1
+"""Variance of what one visit to a candidate tells, in units of the noise's own."""
+DUEL_GROWTH = 8
+"""A duel of this many pairs goes on by blocks of twice the length, and so forth."""
+LAST_TIMINGS = 8
+"""With a budget for no more timings than this, exploring ends and the leader has its duel."""
+MOST_SAMPLES = 200
 """A race that has taken so many samples ends."""
 
 
@@ -47,8 +55,7 @@ class Field:
 
     candidates: tuple[Candidate, ...]
     """Without the native default, without its twin, without those that failed."""
-    native_chunk: int | None
-    """The chunk size the native rule gives, if known."""
+    work: Work
     likely: tuple[Candidate, ...] = ()
     """Likely winners, from a relative's history."""
 
@@ -80,43 +87,82 @@ def next_block(
         rng: the only source of randomness.
         timings_left: how many timings of the default the budget still holds.
     """
-    usable = usable_samples(samples, field.native_chunk)
-    evidence = weigh(usable, field.native_chunk, field.candidates)
+    usable = usable_samples(samples, field.work.native_chunk)
+    evidence = weigh(usable, field.work, field.candidates)
     everyone = (NATIVE_DEFAULT, *field.candidates)
+    if evidence is not None and not field.candidates:
+        return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
+    if evidence is not None and not field.candidates:
+        return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     if evidence is None or sum(count > 0 for count in evidence.counts) < 2:
         first = _first_block(field, timings_left)
         order = tuple(first[k] for k in rng.permutation(len(first)))
         return Outlook(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    hopes = _Hopes.draw(evidence, everyone, rng)
-    leader = hopes.leader
-    duel = evidence.duels.get(leader, NO_DUEL)
-    if len(usable) >= MOST_SAMPLES:
-        block = STOP
-    elif hopes.total > HOPE and timings_left > 8:
-        block = hopes.explore(evidence, rng)
-    elif leader == NATIVE_DEFAULT or duel.proven or hopes.over_default < DUEL_HOPE:
-        block = STOP
-    else:
-        block = _duel_block(leader, int(rng.integers(2)))
-    return Outlook(block, hopes.hopeful, leader, hopes.relative)
+    hopes = _Hopes.of(evidence, everyone)
+    block = STOP if len(usable) >= MOST_SAMPLES else _block(field, evidence, hopes, timings_left)
+    if block and not _is_duel(block):
+        block = tuple(block[k] for k in rng.permutation(len(block)))
+    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative)
 
 
-def _duel_block(rival: Candidate, turn: int) -> tuple[Candidate, ...]:
-    a, b = (NATIVE_DEFAULT, rival) if turn else (rival, NATIVE_DEFAULT)
-    return (a, b, b, a)
+def _block(
+    field: Field, evidence: Evidence, hopes: _Hopes, timings_left: float
+) -> tuple[Candidate, ...]:
+    """Explore while that pays, then duel while that pays, then stop."""
+    leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
+    if timings_left > LAST_TIMINGS:
+        picks = hopes.picks()
+        enough = LIKELY_HOPE if leader in field.likely else HOPE
+        if sum(gain for _, gain in picks) > enough:
+            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
+        beside = _untimed_neighbours(field, evidence, leader)
+        if beside:
+            return (leader, *beside)
+    if leader == NATIVE_DEFAULT or duel.proven or duel.pairs >= DUEL_PAIRS:
+        return STOP
+    if hopes.over_default < DUEL_HOPE:
+        return STOP
+    # The longer a duel has lasted, the less four more timings can change it.
+    return (NATIVE_DEFAULT, leader, leader, NATIVE_DEFAULT) * (1 + duel.pairs // DUEL_GROWTH)
+
+
+def _is_duel(block: tuple[Candidate, ...]) -> bool:
+    return len(block) >= 4 and len(set(block)) == 2
+
+
+def _untimed_neighbours(
+    field: Field, evidence: Evidence, leader: Candidate
+) -> tuple[Candidate, ...]:
+    """The leader's neighbours on either side if no timing has seen them.
+
+    A curve that predicts them to be slower is not enough: real curves have kinks and steps.
+    """
+    size = leader.chunk_size or field.work.native_chunk
+    if size is None:
+        return ()
+    counts = dict(zip(evidence.candidates, evidence.counts, strict=True))
+    sizes = [(c.chunk_size or 0, c) for c in field.candidates if c != leader]
+    below = max(((k, c) for k, c in sizes if k < size), default=None)
+    above = min(((k, c) for k, c in sizes if k > size), default=None)
+    return tuple(side[1] for side in (below, above) if side and not counts[side[1]])
 
 
 def _first_block(field: Field, timings_left: float) -> list[Candidate]:
     """The default and a few candidates spread over the range, the likely ones first."""
     sizes = sorted(field.candidates, key=lambda c: c.chunk_size or 0)
-    count = min(FIRST_BLOCK, len(sizes), max(1, int(timings_left / 3)))
-    if field.likely:
-        chosen = _around(field.likely, sizes)
-    elif len(sizes) <= count:
-        chosen = sizes
+    chosen = _around(field.likely, sizes)
+    count = min(
+        FIRST_LIKELY if chosen else FIRST_BLOCK,
+        len(sizes),
+        max(1, int(min(timings_left, 99.0) / 3)),
+    )
+    if len(sizes) <= count:
+        chosen += sizes
     else:
-        places = np.linspace(1, len(sizes) - 2, count)
-        chosen = [sizes[round(p)] for p in places]
+        # Not the very ends: they are known to be bad more often than not.
+        edge = 1 if len(sizes) > count + 1 else 0
+        places = np.linspace(edge, len(sizes) - 1 - edge, count)
+        chosen += [sizes[round(p)] for p in places]
     return [NATIVE_DEFAULT, *dict.fromkeys(chosen)]
 
 
@@ -135,54 +181,51 @@ class _Hopes:
     """What may still be gained, by candidates in the race."""
 
     candidates: tuple[Candidate, ...]
-    gain: NDArray[np.float64]
-    """Expected gain of each over the leader, where it is one: shape (candidates,)."""
-    best: NDArray[np.float64]
-    """In which share of the draws each is the best: shape (candidates,)."""
-    total: float
-    """Expected gain of the best candidate, whichever it is, over the leader."""
+    improvement: NDArray[np.float64]
+    """How much one more pair of timings of each is expected to improve the choice."""
     over_default: float
-    """Expected gain of the leader over the default, where it is one."""
+    """Expected gain of the leader over the default, where it is more than is worth it."""
     leader: Candidate
     relative: tuple[float, float, float]
 
     @classmethod
-    def draw(
-        cls, evidence: Evidence, everyone: Sequence[Candidate], rng: np.random.Generator
-    ) -> _Hopes:
+    def of(cls, evidence: Evidence, everyone: Sequence[Candidate]) -> _Hopes:
         place = [evidence.candidates.index(c) for c in everyone]
         mean = evidence.fit.mean[place]
         covariance = evidence.fit.covariance[np.ix_(place, place)]
-        values, vectors = np.linalg.eigh(covariance)
-        root = vectors * np.sqrt(np.maximum(values, 0.0))
-        draws = mean + rng.standard_normal((DRAWS, len(place))) @ root.T
         timed = np.array([evidence.counts[k] > 0 for k in place])
         lead = int(np.argmin(np.where(timed, mean, np.inf)))
-        ahead = np.maximum(draws[:, [lead]] - draws, 0.0)
-        reach = 1.96 * math.sqrt(max(float(covariance[lead, lead]), 0.0))
+        variance = covariance.diagonal()
+        gap = np.maximum(variance + variance[lead] - 2 * covariance[lead], 0.0)
+        # What a timing can teach: all of the doubt if it were exact, less the noisier it is.
+        learnt = gap / np.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
+        improvement = expected_excess(mean[lead] - mean, learnt)
+        improvement[lead] = 0.0
+        spread = math.sqrt(max(float(variance[lead]), 0.0))
         return cls(
             candidates=tuple(everyone),
-            gain=ahead.mean(axis=0),
-            best=np.bincount(draws.argmin(axis=1), minlength=len(place)) / DRAWS,
-            total=float(ahead.max(axis=1).mean()),
-            over_default=float(np.maximum(-draws[:, lead], 0.0).mean()),
+            improvement=improvement,
+            over_default=float(
+                expected_excess(np.array([-mean[lead] - WORTH]), np.array([spread]))[0]
+            ),
             leader=everyone[lead],
             relative=(
                 math.exp(mean[lead]),
-                math.exp(mean[lead] - reach),
-                math.exp(mean[lead] + reach),
+                math.exp(mean[lead] - 1.96 * spread),
+                math.exp(mean[lead] + 1.96 * spread),
             ),
         )
 
     @property
     def hopeful(self) -> int:
         """Candidates, the leader among them, that may still be worth choosing."""
-        return 1 + int(np.count_nonzero(self.gain > WORTH / 10))
+        return 1 + int(np.count_nonzero(self.improvement > HOPE / 10))
 
-    def explore(self, evidence: Evidence, rng: np.random.Generator) -> tuple[Candidate, ...]:
-        """The leader and those from whom most can be hoped, in random order."""
-        order = np.argsort(-self.gain, kind="stable")
-        picks = [self.candidates[k] for k in order if self.gain[k] > 0][:EXPLORE_BLOCK]
-        block = list(dict.fromkeys([self.leader, *picks]))
-        del evidence
-        return tuple(block[k] for k in rng.permutation(len(block)))
+    def picks(self) -> list[tuple[Candidate, float]]:
+        """Those whose timing promises most, with what it promises."""
+        order = np.argsort(-self.improvement, kind="stable")[:EXPLORE_BLOCK]
+        return [
+            (self.candidates[k], float(self.improvement[k]))
+            for k in order
+            if self.improvement[k] > HOPE / 10
+        ]

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from tuner.candidates import checked_chunk_size, native_chunk_size
+from tuner.candidates import checked_chunk_size
 from tuner.errors import MeasuringError
-from tuner.plan import Field, next_block
+from tuner.evidence import Work
+from tuner.plan import LAST_TIMINGS, Field, next_block
 from tuner.records import NATIVE_DEFAULT, Candidate, Race, Sample
 from tuner.selection import judge
 
@@ -27,6 +28,8 @@ SHORTEST_SAMPLE_S = 1e-3
 """A sample repeats the step until it lasts about this long: clocks and wake-ups blur less."""
 MOST_STEPS = 1000
 """Repeats in one sample, whatever the clock says."""
+MOST_DISCARDED = 20
+"""Samples a bad clock may spoil, beyond as many as were good, before the race ends."""
 WARM_UP_S = 0.1
 """A first step longer than this is no warm-up: caches and threads are warm within it."""
 
@@ -44,7 +47,7 @@ class Progress:
     high: float
     """Ends of the 95 % interval of `relative`."""
     seconds: float
-    """Pool time spent."""
+    """Seconds of the budget that are gone."""
     budget_s: float
 
 
@@ -76,7 +79,8 @@ def race_chunk_sizes(
         candidates: chunk sizes, plain integers from 1 to num_envs; None may be among them.
         control: handed to the pool as it is.
         post_step_forward_sensor: handed to the pool; sensors are then returned as well.
-        time_budget_s: seconds of pool time; a sample that would exceed it is not started.
+        time_budget_s: seconds, by `clock`, from the first timing on; a sample that would exceed
+            them is not started.
         clock: returns seconds.
         seed: of every random choice.
         prior: likely winners, from a relative's history.
@@ -90,11 +94,11 @@ def race_chunk_sizes(
     num_envs = len(state)
     chunks = [checked_chunk_size(c, num_envs) for c in candidates if c is not None]
     threads = nthread if nthread is not None else getattr(pool, "nthread", None)
-    native = native_chunk_size(num_envs, threads) if threads else None
+    work = Work(num_envs, threads)
     likely = tuple(Candidate(checked_chunk_size(c, num_envs)) for c in prior or () if c is not None)
     field = Field(
-        candidates=tuple(Candidate(c) for c in sorted(set(chunks)) if c != native),
-        native_chunk=native,
+        candidates=tuple(Candidate(c) for c in sorted(set(chunks)) if c != work.native_chunk),
+        work=work,
         likely=likely,
     )
     stepper = _Stepper(pool, state, nstep, control, post_step_forward_sensor, clock)
@@ -108,7 +112,7 @@ def race_chunk_sizes(
         )
     return Race(
         samples=tuple(run.samples),
-        verdict=judge(run.samples, native_chunk=native, cut_short=cut_short),
+        verdict=judge(run.samples, num_envs=num_envs, nthread=threads, cut_short=cut_short),
         pool_seconds=run.spent,
         failures=dict(run.failures),
     )
@@ -136,6 +140,10 @@ class _Stepper:
             "post_step_forward_sensor": sensors,
         }
 
+    def now(self) -> float:
+        """Read the clock."""
+        return self._clock()
+
     def seconds(self, candidate: Candidate, steps: int) -> float:
         """Time `steps` steps from the caller's state; what the clock says, believable or not."""
         np.copyto(self._scratch, self._origin)
@@ -158,8 +166,14 @@ class _Run:
         self.spent = 0.0
         self.tries = 0
         self._stepper, self._field, self._budget, self._rng = stepper, field, budget, rng
+        self._started = stepper.now()
         self._steps = 1
         self._last: dict[Candidate, float] = {}
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds of the budget that are gone: the pool's, and those of planning between."""
+        return max(self.spent, self._stepper.now() - self._started)
 
     def warm_up(self) -> None:
         """Step the default once or a few times, to warm up and to learn how long it takes."""
@@ -176,7 +190,7 @@ class _Run:
         block_number = 1
         while True:
             default = self._last.get(NATIVE_DEFAULT, 0.0)
-            left = self._budget - self.spent
+            left = self._budget - self.elapsed
             outlook = next_block(
                 self._field, self.samples, self._rng, left / default if default else math.inf
             )
@@ -189,18 +203,20 @@ class _Run:
                         relative,
                         low,
                         high,
-                        self.spent,
+                        self.elapsed,
                         self._budget,
                     )
                 )
             if not outlook.block:
-                return False
+                return left < LAST_TIMINGS * default
             for candidate in outlook.block:
                 if candidate in self.failures:
                     continue
                 expected = self._last.get(candidate, default)
-                if self.spent + expected > self._budget or self.tries >= 2000:
+                if self.elapsed + expected > self._budget:
                     return True
+                if self.tries > 2 * len(self.samples) + MOST_DISCARDED:
+                    return False
                 self._take(candidate, block_number)
             block_number += 1
 
@@ -217,7 +233,7 @@ class _Run:
             self.failures[candidate] = f"{type(error).__name__}: {error}"
             self._field = Field(
                 tuple(c for c in self._field.candidates if c != candidate),
-                self._field.native_chunk,
+                self._field.work,
                 self._field.likely,
             )
             return None

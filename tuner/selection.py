@@ -1,52 +1,38 @@
 """From samples to a verdict. Pure: no clock, no database, no randomness, numpy only.
 
-`judge` needs nothing but the samples (and what the native rule stands for), so a verdict can
-be made again later from what the database holds, and comes out the same in every process.
-
-It leaves the native default only for a candidate that a duel has proven faster. A duel is a
-round in which the default and one other candidate were timed in turn (default, other, other,
-default): the timings that made a candidate look good are never the ones that prove it, so
-being the luckiest of sixteen proves nothing.
+`judge` needs nothing but the samples (and how much work they timed), so a verdict can be made
+again later from what the database holds, and comes out the same in every process. It leaves
+the native default only for a candidate that a duel has proven faster (see `tuner.evidence`).
 """
 
 from __future__ import annotations
 
 import math
-from collections import defaultdict
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import Fit, fit
+from tuner.evidence import (
+    FEWEST_PAIRS,
+    NO_DUEL,
+    WORTH,
+    Evidence,
+    Work,
+    expected_excess,
+    usable_samples,
+    weigh,
+)
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from tuner.curve import Fit
     from tuner.records import Reason
 
-WORTH = 0.005
-"""The smallest gain worth leaving the default for, as a share of the default's time."""
-FEWEST_PAIRS = 4
-"""Pairs without which a duel proves nothing."""
-OUTLIER = 4.5
-"""A pair this many standard deviations from the median pair is set aside."""
-NOISE_WEIGHT = 4
-"""Degrees of freedom that the run's noise, known from all its timings, brings to a duel."""
 SETTLED = 0.005
 """A choice is decided when more timings are expected to gain less than this."""
-
-_T95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
-
-
-def t95(freedom: int) -> float:
-    """The 97.5 % quantile of Student's t: half a two-sided 95 % interval, in standard errors."""
-    if freedom < 1:
-        return math.inf
-    if freedom <= len(_T95):
-        return _T95[freedom - 1]
-    return 1.96 + 2.4 / freedom + 3.0 / freedom**2
 
 
 def select_chunk_size(
@@ -83,133 +69,33 @@ def select_chunk_size(
     return min(ties, key=lambda c: (abs(c - base), c))
 
 
-@dataclass(frozen=True, slots=True)
-class Duel:
-    """What the duels between one candidate and the default say, as log(time / default's)."""
-
-    pairs: int
-    mean: float
-    low: float
-    high: float
-
-    @property
-    def proven(self) -> bool:
-        """The candidate is faster, by more than is worth it, with 95 % confidence."""
-        return self.pairs >= FEWEST_PAIRS and self.high < math.log1p(-WORTH)
-
-
-NO_DUEL = Duel(0, 0.0, -math.inf, math.inf)
-
-
-@dataclass(frozen=True, slots=True)
-class Evidence:
-    """Everything samples say, before anything is decided."""
-
-    candidates: tuple[Candidate, ...]
-    """The native default first."""
-    counts: tuple[int, ...]
-    """Samples of each."""
-    fit: Fit
-    duels: dict[Candidate, Duel]
-
-
-def usable_samples(samples: Iterable[Sample], native_chunk: int | None) -> list[Sample]:
-    """The samples a verdict rests on, in the order taken, the default's twin renamed to it."""
-    twin = Candidate(native_chunk)
-    return [
-        replace(s, candidate=NATIVE_DEFAULT) if s.candidate == twin else s
-        for s in sorted(samples, key=lambda s: s.order)
-        if not s.warm_up and s.nanoseconds > 0
-    ]
-
-
-def weigh(
-    samples: Sequence[Sample], native_chunk: int | None, others: Iterable[Candidate] = ()
-) -> Evidence | None:
-    """Fit the samples and add up the duels; None if the default has no sample.
-
-    Args:
-        samples: as `usable_samples` gives them.
-        native_chunk: the chunk size the native rule gives, if known.
-        others: candidates without samples, for which the fit should say what to expect.
-    """
-    counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
-    for s in samples:
-        counts[s.candidate] = counts.get(s.candidate, 0) + 1
-    if not counts[NATIVE_DEFAULT]:
-        return None
-    rest = sorted((c for c in counts if c != NATIVE_DEFAULT), key=lambda c: c.chunk_size or 0)
-    candidates = (NATIVE_DEFAULT, *rest)
-    index = {c: k for k, c in enumerate(candidates)}
-    chunks = np.array([c.chunk_size or native_chunk or math.nan for c in candidates], dtype=float)
-    which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
-    logs = np.log([s.nanoseconds / s.steps for s in samples])
-    fitted = fit(chunks, which, logs)
-    return Evidence(
-        candidates=candidates,
-        counts=tuple(counts[c] for c in candidates),
-        fit=fitted,
-        duels={c: _duel(d, fitted.noise) for c, d in duel_differences(samples).items()},
-    )
-
-
-def duel_differences(samples: Sequence[Sample]) -> dict[Candidate, list[float]]:
-    """log(time / default's) of each pair of neighbours, from the rounds that are duels."""
-    rounds: dict[int, list[Sample]] = defaultdict(list)
-    for s in samples:
-        rounds[s.round].append(s)
-    found: dict[Candidate, list[float]] = defaultdict(list)
-    for members in rounds.values():
-        kinds = {s.candidate for s in members}
-        if len(kinds) != 2 or NATIVE_DEFAULT not in kinds:
-            continue
-        (rival,) = kinds - {NATIVE_DEFAULT}
-        waiting: Sample | None = None
-        for s in members:
-            if waiting is None or waiting.candidate == s.candidate or s.order != waiting.order + 1:
-                waiting = s
-                continue
-            ratio = math.log(s.nanoseconds / s.steps * waiting.steps / waiting.nanoseconds)
-            found[rival].append(ratio if s.candidate == rival else -ratio)
-            waiting = None
-    return dict(found)
-
-
-def _duel(differences: Sequence[float], noise: float) -> Duel:
-    """The mean difference with its 95 % interval, far-off pairs set aside."""
-    pairs = np.array(differences)
-    expected = math.sqrt(2.0) * noise
-    kept = pairs[np.abs(pairs - np.median(pairs)) <= OUTLIER * expected]
-    if len(kept) < 2:
-        return NO_DUEL
-    freedom = NOISE_WEIGHT + len(kept) - 1
-    mean = float(kept.mean())
-    squares = NOISE_WEIGHT * expected**2 + float(np.sum((kept - mean) ** 2))
-    error = math.sqrt(squares / freedom / len(kept))
-    reach = t95(freedom) * error
-    return Duel(len(kept), mean, mean - reach, mean + reach)
-
-
 def judge(
-    samples: Iterable[Sample], *, native_chunk: int | None = None, cut_short: bool = False
+    samples: Iterable[Sample],
+    *,
+    num_envs: int | None = None,
+    nthread: int | None = None,
+    cut_short: bool = False,
 ) -> Verdict:
     """Say what samples mean together.
 
     Args:
         samples: of one run, or of several joined by `join_runs`.
-        native_chunk: what the native rule gives, `max(1, num_envs // (10 * nthread))`; samples
-            of that chunk size are the default's own. None if not known.
-        cut_short: the run that took the samples ended for want of time; only the reason of an
-            undecided verdict depends on it.
+        num_envs: environments in one step; None if not known.
+        nthread: threads of the pool; None if not known. With both, samples of the chunk size
+            that the native rule gives count as the default's own.
+        cut_short: the run that took the samples ended for want of time, so candidates may be
+            untimed: the verdict is then undecided.
     """
-    usable = usable_samples(samples, native_chunk)
-    evidence = weigh(usable, native_chunk)
+    work = Work(num_envs, nthread)
+    usable = usable_samples(samples, work.native_chunk)
+    evidence = weigh(usable, work)
     if evidence is None:
         return Verdict(NATIVE_DEFAULT, False, "budget" if cut_short else "too few", 0.0, 0.0, 0.0)
-    choice = _choose(evidence, native_chunk)
+    choice = _choose(evidence, work.native_chunk)
     duel = evidence.duels.get(choice, NO_DUEL)
     left = choice != NATIVE_DEFAULT
-    settled = _expected_loss(evidence.fit, evidence.candidates.index(choice)) < SETTLED
+    loss = _expected_loss(evidence.fit, evidence.candidates.index(choice))
+    settled = loss < SETTLED and not cut_short
     return Verdict(
         candidate=choice,
         decided=settled,
@@ -249,10 +135,7 @@ def _expected_loss(fitted: Fit, choice: int) -> float:
     gain = fitted.mean[choice] - fitted.mean
     variance = np.diag(fitted.covariance)
     spread = np.sqrt(np.maximum(variance + variance[choice] - 2 * fitted.covariance[choice], 1e-18))
-    z = gain / spread
-    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    below = 0.5 * (1 + np.array([math.erf(v / math.sqrt(2)) for v in z]))
-    loss = gain * below + spread * density
+    loss = expected_excess(gain, spread)
     loss[choice] = 0.0
     return float(loss.max())
 
@@ -275,9 +158,7 @@ def _ties(evidence: Evidence, choice: Candidate) -> tuple[Candidate, ...]:
 
 
 def _estimates(evidence: Evidence, samples: Sequence[Sample]) -> tuple[Estimate, ...]:
-    times: dict[Candidate, list[float]] = defaultdict(list)
-    for s in samples:
-        times[s.candidate].append(s.milliseconds)
+    default = float(np.median([s.milliseconds for s in samples if s.candidate == NATIVE_DEFAULT]))
     found = []
     for k, c in enumerate(evidence.candidates):
         mean = float(evidence.fit.mean[k])
@@ -290,7 +171,7 @@ def _estimates(evidence: Evidence, samples: Sequence[Sample]) -> tuple[Estimate,
             Estimate(
                 candidate=c,
                 samples=evidence.counts[k],
-                milliseconds=float(np.median(times[NATIVE_DEFAULT])) * math.exp(mean),
+                milliseconds=default * math.exp(mean),
                 relative=math.exp(mean),
                 low=math.exp(low),
                 high=math.exp(high),

@@ -1,0 +1,280 @@
+import math
+
+import numpy as np
+import pytest
+
+from benchmarks.simulation import Problem, SimulatedPool, _quiet
+from tuner.errors import ArgumentError, MeasuringError
+from tuner.race import Progress, race_chunk_sizes
+from tuner.records import NATIVE_DEFAULT, Candidate
+from tuner.selection import judge
+
+
+def quiet_pool(costs, seed=0):
+    return SimulatedPool(costs, _quiet(np.random.default_rng(seed), 0.01), seed)
+
+
+def run(pool, candidates, *, num_envs=1024, **options):
+    options.setdefault("clock", getattr(pool, "clock", None))
+    options.setdefault("seed", 0)
+    options.setdefault("nthread", 8)
+    state = np.zeros((num_envs, 3))
+    return race_chunk_sizes(
+        pool, state, 5, candidates, control=None, post_step_forward_sensor=False, **options
+    )
+
+
+COSTS = {None: 0.01, 1: 0.025, 4: 0.0092, 9: 0.0097, 12: 0.01, 20: 0.011, 64: 0.014}
+
+
+class Wrapped:
+    """A pool with something between it and the race."""
+
+    nthread = 8
+
+    def __init__(self, pool, before=lambda _arguments: None):
+        self.pool, self.before, self.seen = pool, before, []
+
+    def step(self, state, **arguments):
+        self.seen.append((state, arguments))
+        self.before(arguments)
+        self.pool.step(state, **arguments)
+
+
+def test_the_fastest_wins_and_the_verdict_says_so():
+    race = run(quiet_pool(COSTS), [1, 4, 9, 20, 64])
+    assert race.verdict.chunk_size == 4
+    assert race.verdict.decided
+    assert race.verdict.gain == pytest.approx(0.08, abs=0.01)
+    assert race.verdict.gain_low < 0.08 < race.verdict.gain_high
+    assert [s.order for s in race.samples] == list(range(len(race.samples)))
+    assert race.samples[0].warm_up
+    assert race.pool_seconds == pytest.approx(sum(s.nanoseconds for s in race.samples) / 1e9)
+
+
+def test_the_same_seed_replays_exactly():
+    problem = Problem("rugged", "spikes", 1024, 8, 3)
+
+    def once(seed):
+        return run(problem.pool(), problem.candidates(), seed=seed)
+
+    assert once(1) == once(1)
+    assert [s.candidate for s in once(1).samples] != [s.candidate for s in once(2).samples]
+
+
+def test_the_verdict_can_be_made_again_from_the_samples():
+    problem = Problem("convex", "2 %", 1024, 8, 5)
+    race = run(problem.pool(), problem.candidates())
+    assert judge(race.samples, num_envs=1024, nthread=8) == race.verdict
+
+
+def test_the_twin_of_the_default_is_never_timed():
+    pool = Wrapped(quiet_pool({**COSTS, 12: 1e-9}))
+    race = run(pool, [4, 12, None], clock=pool.pool.clock, nthread=None)
+    assert {arguments["chunk_size"] for _, arguments in pool.seen} == {None, 4}
+    assert race.verdict.chunk_size == 4
+
+
+def test_threads_unknown_so_no_candidate_is_taken_for_the_default():
+    pool = quiet_pool(COSTS)
+    race = run(pool, [4, 12], nthread=None)
+    assert Candidate(12) in {s.candidate for s in race.samples}
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1025, True, np.int64(0), 4.0, "4"])
+def test_a_bad_candidate_is_refused_before_the_pool_sees_it(bad):
+    pool = Wrapped(quiet_pool(COSTS))
+    with pytest.raises(ArgumentError, match="chunk_size"):
+        run(pool, [4, bad], clock=pool.pool.clock)
+    with pytest.raises(ArgumentError):
+        run(pool, [4], prior=[bad], clock=pool.pool.clock)
+    assert not pool.seen
+
+
+def test_no_candidates_is_the_default():
+    race = run(quiet_pool(COSTS), [])
+    assert race.verdict.chunk_size is None
+    assert race.verdict.decided
+    assert {s.candidate for s in race.samples} == {NATIVE_DEFAULT}
+
+
+@pytest.mark.parametrize(("cost", "choice"), [(0.009, 4), (0.01, None), (0.02, None)])
+def test_one_candidate(cost, choice):
+    race = run(quiet_pool({None: 0.01, 4: cost}), [4])
+    assert race.verdict.chunk_size == choice
+    assert race.verdict.decided
+
+
+def test_two_candidates():
+    assert run(quiet_pool(COSTS), [4, 9]).verdict.chunk_size == 4
+
+
+def test_arguments_reach_the_pool_and_the_state_does_not():
+    pool = Wrapped(quiet_pool(COSTS))
+    state, control = np.ones((1024, 3)), object()
+
+    def spoil(state, **arguments):
+        assert (state == 1.0).all()
+        assert arguments["control"] is control
+        assert arguments["nstep"] == 7
+        assert arguments["return_sensor"] is True
+        assert arguments["post_step_forward_sensor"] is True
+        pool.pool.step(state, **arguments)
+        state[:] = -1.0
+
+    pool.step = spoil
+    race_chunk_sizes(
+        pool,
+        state,
+        7,
+        [4],
+        control=control,
+        post_step_forward_sensor=True,
+        clock=pool.pool.clock,
+        seed=0,
+    )
+    assert (state == 1.0).all()
+
+
+def test_one_scratch_state_for_the_whole_race():
+    pool = Wrapped(quiet_pool(COSTS))
+    run(pool, [1, 4, 9, 20], clock=pool.pool.clock)
+    assert len({id(state) for state, _ in pool.seen}) == 1
+
+
+def test_a_pool_that_raises_on_one_candidate():
+    def refuse(arguments):
+        if arguments["chunk_size"] == 9:
+            raise RuntimeError("no nines")
+
+    pool = Wrapped(quiet_pool(COSTS), refuse)
+    race = run(pool, [1, 4, 9, 20, 64], clock=pool.pool.clock)
+    assert race.failures == {Candidate(9): "RuntimeError: no nines"}
+    assert race.verdict.chunk_size == 4
+    assert sum(arguments["chunk_size"] == 9 for _, arguments in pool.seen) == 1
+
+
+def test_a_pool_that_raises_on_every_candidate_but_the_default():
+    def refuse(arguments):
+        if arguments["chunk_size"] is not None:
+            raise RuntimeError("no")
+
+    pool = Wrapped(quiet_pool(COSTS), refuse)
+    race = run(pool, [1, 4], clock=pool.pool.clock)
+    assert race.verdict.chunk_size is None
+    assert set(race.failures) == {Candidate(1), Candidate(4)}
+
+
+def test_a_pool_that_raises_on_the_default():
+    def refuse(_arguments):
+        raise RuntimeError("broken")
+
+    pool = Wrapped(quiet_pool(COSTS), refuse)
+    with pytest.raises(MeasuringError, match="broken"):
+        run(pool, [4], clock=pool.pool.clock)
+
+
+@pytest.mark.parametrize("stop", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_passes_through(stop):
+    def interrupt(arguments):
+        if arguments["chunk_size"] == 4:
+            raise stop
+
+    pool = Wrapped(quiet_pool(COSTS), interrupt)
+    with pytest.raises(stop):
+        run(pool, [4], clock=pool.pool.clock)
+
+
+@pytest.mark.parametrize("reading", [lambda: math.nan, lambda: 5.0])
+def test_a_clock_that_stands_still_or_knows_nothing(reading):
+    pool = quiet_pool(COSTS)
+    with pytest.raises(MeasuringError, match="clock"):
+        run(pool, [4, 9], clock=reading)
+    assert pool.calls < 100
+
+
+def test_a_clock_that_goes_back_now_and_then():
+    pool = quiet_pool(COSTS)
+    reads = 0
+
+    def clock():
+        nonlocal reads
+        reads += 1
+        return pool.now - (0.5 if reads % 14 == 0 else 0.0)
+
+    race = run(pool, [1, 4, 9, 20, 64], clock=clock)
+    assert all(s.nanoseconds > 0 for s in race.samples)
+    assert race.verdict.chunk_size in {None, 4}
+
+
+def test_a_clock_that_always_goes_back_for_one_candidate():
+    pool = quiet_pool(COSTS)
+    back = Wrapped(pool)
+
+    def step(state, **arguments):
+        pool.step(state, **arguments)
+        if arguments["chunk_size"] == 4:
+            pool.now -= 1.0
+
+    back.step = step
+    race = run(back, [4, 9], clock=pool.clock)
+    assert race.verdict.chunk_size != 4
+    assert Candidate(4) not in {s.candidate for s in race.samples}
+
+
+def test_no_budget_is_undecided_after_one_sample():
+    race = run(quiet_pool(COSTS), [1, 4, 9], time_budget_s=0.0)
+    assert len(race.samples) == 1
+    assert race.verdict.chunk_size is None
+    assert (race.verdict.decided, race.verdict.reason) == (False, "budget")
+
+
+@pytest.mark.parametrize("seconds", [0.9, 4.0, 30.0])
+def test_a_heavy_model_keeps_to_the_budget_and_says_so(seconds):
+    costs = {c: t * 100 * seconds for c, t in COSTS.items()}
+    race = run(quiet_pool(costs), [1, 4, 9, 20, 64])
+    assert race.pool_seconds <= max(10.0, 1.1 * seconds) + 1.5 * seconds
+    assert (race.verdict.decided, race.verdict.reason) == (False, "budget")
+
+
+def test_a_light_pool_repeats_the_step_inside_a_sample():
+    costs = {c: t / 1000 for c, t in COSTS.items()}
+    race = run(quiet_pool(costs), [4, 9, 20])
+    counted = [s for s in race.samples if not s.warm_up]
+    assert min(s.nanoseconds for s in counted) > 0.8e6
+    assert {s.steps for s in counted} > {1} or min(s.steps for s in counted) > 1
+    assert race.verdict.chunk_size == 4
+
+
+def test_progress_is_told_once_a_block():
+    seen = []
+    race = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], progress=seen.append)
+    assert all(isinstance(p, Progress) for p in seen)
+    assert len(seen) == 1 + race.samples[-1].round
+    assert [p.seconds for p in seen] == sorted(p.seconds for p in seen)
+    assert seen[-1].leader == race.verdict.candidate
+    assert seen[-1].low <= seen[-1].relative <= seen[-1].high
+    assert seen[-1].budget_s == 10.0
+
+
+def _with_history(problem, prior):
+    pool = problem.pool()
+    race = run(pool, problem.candidates(), prior=prior, seed=problem.seed)
+    regret = pool.costs[race.verdict.chunk_size] / min(pool.costs.values()) - 1
+    return len(race.samples), race.pool_seconds, regret
+
+
+def test_history_shortens_the_race_and_does_little_harm_when_it_misleads():
+    plain, good, misled = [], [], []
+    for landscape in ("convex", "rugged", "steps"):
+        for noise in ("quiet", "2 %", "warm-up", "neighbour"):
+            problem = Problem(landscape, noise, 1024, 8, 300)
+            costs, order = problem.pool().costs, problem.candidates()
+            best = min(order, key=costs.get)
+            far = order[(order.index(best) + 8) % len(order)]
+            plain.append(_with_history(problem, None))
+            good.append(_with_history(problem, [best, None]))
+            misled.append(_with_history(problem, [far]))
+    assert np.median([n for n, _, _ in good]) <= 24
+    assert sum(s for _, s, _ in misled) <= 1.25 * sum(s for _, s, _ in plain)
+    assert np.mean([r for _, _, r in misled]) <= 0.005

@@ -1,0 +1,202 @@
+"""What samples say, before anything is decided: a fit of all of them, and the duels.
+
+Pure: no clock, no database, no randomness, numpy only.
+
+A duel is a round in which the native default and one other candidate were timed in turn
+(default, other, other, default). The timings that made a candidate look good are never the
+ones that prove it, so being the luckiest of sixteen proves nothing.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tuner.candidates import native_chunk_size
+from tuner.curve import Fit, fit
+from tuner.records import NATIVE_DEFAULT, Candidate, Sample
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float64]
+
+WORTH = 0.002
+"""The smallest gain worth leaving the default for, as a share of the default's time."""
+FEWEST_PAIRS = 4
+"""Pairs without which a duel proves nothing."""
+ALPHA = 0.1
+"""Two-sided error of all looks at a duel together, so half of it on the side that matters."""
+RHO = 8.0
+"""Around how many pairs the confidence sequence is at its tightest, roughly."""
+OUTLIER = 4.5
+"""A pair this many standard deviations from the median pair is set aside."""
+NOISE_WEIGHT = 4
+"""Degrees of freedom that the run's noise, known from all its timings, brings to a duel."""
+
+_T95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
+
+
+def t95(freedom: int) -> float:
+    """The 97.5 % quantile of Student's t: half a two-sided 95 % interval, in standard errors."""
+    if freedom < 1:
+        return math.inf
+    if freedom <= len(_T95):
+        return _T95[freedom - 1]
+    return 1.96 + 2.4 / freedom + 3.0 / freedom**2
+
+
+@dataclass(frozen=True, slots=True)
+class Duel:
+    """What the duels between one candidate and the default say, as log(time / default's)."""
+
+    pairs: int
+    mean: float
+    low: float
+    high: float
+
+    @property
+    def proven(self) -> bool:
+        """The candidate is faster, by more than is worth it, with 95 % confidence.
+
+        A duel is looked at again and again and ends when it has proven something, so the
+        bound is that of a confidence sequence (Robbins 1970: a normal mixture), which holds
+        for all looks together.
+        """
+        n = max(self.pairs, 1)
+        z = math.sqrt((n + RHO) / n * math.log((n + RHO) / (RHO * ALPHA**2)))
+        bound = self.mean + z / 1.96 * (self.high - self.mean)
+        return self.pairs >= FEWEST_PAIRS and bound < math.log1p(-WORTH)
+
+
+NO_DUEL = Duel(0, 0.0, -math.inf, math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Everything samples say, before anything is decided."""
+
+    candidates: tuple[Candidate, ...]
+    """The native default first."""
+    counts: tuple[int, ...]
+    """Samples of each."""
+    fit: Fit
+    duels: dict[Candidate, Duel]
+
+
+def usable_samples(samples: Iterable[Sample], native_chunk: int | None) -> list[Sample]:
+    """The samples a verdict rests on, in the order taken, the default's twin renamed to it."""
+    twin = Candidate(native_chunk)
+    return [
+        replace(s, candidate=NATIVE_DEFAULT) if s.candidate == twin else s
+        for s in sorted(samples, key=lambda s: s.order)
+        if not s.warm_up and s.nanoseconds > 0
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """What is cut into chunks, and for how many threads."""
+
+    num_envs: int | None = None
+    nthread: int | None = None
+
+    @property
+    def native_chunk(self) -> int | None:
+        """The chunk size of the pool's own rule; None if not known."""
+        if not self.num_envs or not self.nthread:
+            return None
+        return native_chunk_size(self.num_envs, self.nthread)
+
+    def idle(self, chunk_size: float) -> float:
+        """Log of how much longer a step takes because the last round of chunks is not full."""
+        if not self.num_envs or not self.nthread or not chunk_size >= 1:
+            return 0.0
+        rounds = math.ceil(math.ceil(self.num_envs / chunk_size) / self.nthread)
+        return math.log(rounds * chunk_size * self.nthread / self.num_envs)
+
+
+def weigh(
+    samples: Sequence[Sample], work: Work, others: Iterable[Candidate] = ()
+) -> Evidence | None:
+    """Fit the samples and add up the duels; None if the default has no sample.
+
+    Args:
+        samples: as `usable_samples` gives them.
+        work: what the samples timed.
+        others: candidates without samples, for which the fit should say what to expect.
+    """
+    counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
+    for s in samples:
+        counts[s.candidate] = counts.get(s.candidate, 0) + 1
+    if not counts[NATIVE_DEFAULT]:
+        return None
+    rest = sorted((c for c in counts if c != NATIVE_DEFAULT), key=lambda c: c.chunk_size or 0)
+    candidates = (NATIVE_DEFAULT, *rest)
+    index = {c: k for k, c in enumerate(candidates)}
+    sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
+    chunks = np.array(sizes, dtype=np.float64)
+    which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
+    logs = np.log([s.nanoseconds / s.steps for s in samples])
+    fitted = fit(chunks, np.array([work.idle(c) for c in sizes]), which, logs)
+    return Evidence(
+        candidates=candidates,
+        counts=tuple(counts[c] for c in candidates),
+        fit=fitted,
+        duels={c: _duel(d, fitted.noise) for c, d in duel_differences(samples).items()},
+    )
+
+
+def duel_differences(samples: Sequence[Sample]) -> dict[Candidate, list[float]]:
+    """log(time / default's) of each pair of neighbours, from the rounds that are duels."""
+    rounds: dict[int, list[Sample]] = defaultdict(list)
+    for s in samples:
+        rounds[s.round].append(s)
+    found: dict[Candidate, list[float]] = defaultdict(list)
+    for members in rounds.values():
+        kinds = {s.candidate for s in members}
+        if len(kinds) != 2 or NATIVE_DEFAULT not in kinds:
+            continue
+        (rival,) = kinds - {NATIVE_DEFAULT}
+        waiting: Sample | None = None
+        for s in members:
+            if waiting is None or waiting.candidate == s.candidate or s.order != waiting.order + 1:
+                waiting = s
+                continue
+            ratio = math.log(s.nanoseconds / s.steps * waiting.steps / waiting.nanoseconds)
+            found[rival].append(ratio if s.candidate == rival else -ratio)
+            waiting = None
+    return dict(found)
+
+
+def _duel(differences: Sequence[float], noise: float) -> Duel:
+    """The mean difference with its 95 % interval, far-off pairs set aside."""
+    pairs = np.array(differences)
+    expected = math.sqrt(2.0) * noise
+    kept = pairs[np.abs(pairs - np.median(pairs)) <= OUTLIER * expected]
+    if len(kept) < 2:
+        return NO_DUEL
+    freedom = NOISE_WEIGHT + len(kept) - 1
+    mean = float(kept.mean())
+    squares = NOISE_WEIGHT * expected**2 + float(np.sum((kept - mean) ** 2))
+    error = math.sqrt(squares / freedom / len(kept))
+    reach = t95(freedom) * error
+    return Duel(len(kept), mean, mean - reach, mean + reach)
+
+
+_ERF = np.vectorize(math.erf, otypes=[float])
+
+
+def expected_excess(mean: Floats, spread: Floats) -> Floats:
+    """Expected positive part of normal values with this mean and standard deviation."""
+    spread = np.maximum(spread, 1e-12)
+    z = mean / spread
+    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    excess: Floats = mean * 0.5 * (1 + _ERF(z / math.sqrt(2))) + spread * density
+    return excess
