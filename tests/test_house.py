@@ -38,7 +38,6 @@ OUTSIDERS = {
     "mujoco": ("pools", "model_file", "motion", "cli"),
     "mujoco_uni": ("pools",),
     "click": ("cli",),
-    "rich": ("cli",),
 }
 """Which rooms may use which package."""
 

@@ -6,11 +6,9 @@ in the database does not load what only a measurement needs.
 
 from __future__ import annotations
 
-from importlib import import_module
-from typing import TYPE_CHECKING
-
 __version__ = "0.1.0"
 
+TYPE_CHECKING = False  # typing's own takes longer to import than everything else here
 if TYPE_CHECKING:
     from tuner.bench import benchmark_chunk_sizes
     from tuner.cache import load_cache, store_cache
@@ -63,6 +61,8 @@ def __getattr__(name: str) -> object:
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
     value = getattr(import_module(home), name)
     globals()[name] = value
     return value

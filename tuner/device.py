@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
+from functools import cache
 from typing import Any
 
 
@@ -19,6 +20,12 @@ def device_fingerprint() -> dict[str, Any]:
         machine: the instruction set, "x86_64" say.
         cpu_count: logical CPUs of the machine.
     """
+    return dict(_facts())
+
+
+@cache
+def _facts() -> dict[str, Any]:
+    """Read the facts once: a process does not move to another machine."""
     return {
         "system": platform.system(),
         "machine": platform.machine(),

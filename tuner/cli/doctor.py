@@ -7,7 +7,6 @@ import dataclasses
 import click
 
 from tuner.cli.options import FINDING, database_option, print_json
-from tuner.cli.tables import console
 from tuner.paths import cache_path
 
 
@@ -31,13 +30,12 @@ def doctor(ctx: click.Context, database: str | None, as_json: bool) -> None:
     if as_json:
         print_json([dataclasses.asdict(reading) for reading in readings])
     else:
-        out = console()
         for reading in readings:
             mark = "!" if reading.problem else " "
-            out.print(f"{mark} {reading.name:<17} {reading.value}", markup=False)
+            click.echo(f"{mark} {reading.name:<17} {reading.value}")
             if reading.problem:
-                out.print(f"    {reading.problem}", markup=False)
-                out.print(f"    next: {reading.next_step}", markup=False)
-        out.print(f"\n{len(problems)} problems" if problems else "\nall is well", markup=False)
+                click.echo(f"    {reading.problem}")
+                click.echo(f"    next: {reading.next_step}")
+        click.echo(f"\n{len(problems)} to look at" if problems else "\nall is well")
     if problems:
         ctx.exit(FINDING)

@@ -2,43 +2,45 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 import click
-from rich.progress import BarColumn, TextColumn
-from rich.progress import Progress as Bar
 
-from tuner.cli.tables import console, relative
+from tuner.cli.tables import relative
 
 if TYPE_CHECKING:
     from tuner.race import Progress
 
 LINE_EVERY_S = 2.0
+TICKS = 1000
+"""Of a whole bar."""
 
 
 @contextmanager
 def race_progress() -> Iterator[Callable[[Progress], None]]:
     """Show a race: its survivors, its leader with its interval, the time left."""
-    out = console(stderr=True)
-    if not out.is_terminal:
+    if not sys.stderr.isatty():
         yield _plain_lines()
         return
-    bar = Bar(TextColumn("measuring"), BarColumn(20), TextColumn("{task.description}"), console=out)
-    task = bar.add_task("warming up", total=1.0)
+    bar = click.progressbar(
+        length=TICKS,
+        file=sys.stderr,
+        width=10,
+        show_eta=False,
+        show_percent=False,
+        item_show_func=lambda standing: standing,
+    )
+    with bar:
 
-    def show(progress: Progress) -> None:
-        if not bar.live.is_started:
-            bar.start()
-        share = min(1.0, progress.seconds / progress.budget_s) if progress.budget_s else 1.0
-        bar.update(task, completed=share, description=_standing(progress))
+        def show(progress: Progress) -> None:
+            spent = progress.seconds / progress.budget_s if progress.budget_s else 1.0
+            bar.update(min(TICKS, int(TICKS * spent)) - bar.pos, _standing(progress))
 
-    try:
         yield show
-    finally:
-        bar.stop()
 
 
 def _plain_lines() -> Callable[[Progress], None]:
@@ -58,8 +60,9 @@ def _standing(progress: Progress) -> str:
     left = max(0.0, progress.budget_s - progress.seconds)
     leader = "the default leads"
     if progress.leader.chunk_size is not None:
+        low = relative(progress.low).removesuffix(" %")
         leader = (
-            f"chunk {progress.leader} leads at {relative(progress.relative)} "
-            f"({relative(progress.low)} to {relative(progress.high)})"
+            f"chunk {progress.leader} at {relative(progress.relative)} "
+            f"({low} to {relative(progress.high)})"
         )
-    return f"{progress.survivors} candidates in the race, {leader}, at most {left:.1f} s left"
+    return f"{progress.survivors} in the race, {leader}, {left:.1f} s left"

@@ -10,7 +10,6 @@ import click
 from tuner.cli.options import database_option, existing, print_json
 from tuner.cli.tables import (
     candidate_name,
-    console,
     milliseconds,
     percent,
     print_table,
@@ -115,14 +114,13 @@ def _the_key(file: Path, prefix: str) -> str:
 
 
 def _print_overview(overview: dict[str, Any]) -> None:
-    out = console()
     choice = candidate_name(overview["chunk_size"]) if overview["last_measured_utc"] else "none"
     told = overview | {"chunk_size": choice, "decided": _decided(overview)}
     for name in ("gain", "gain_low", "gain_high"):
         told[name] = percent(overview[name]) or None
     for name, value in told.items():
         if value is not None and name != "reason":
-            out.print(f"{name:<25} {value}", markup=False)
+            click.echo(f"{name:<25} {value}")
 
 
 def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> None:
@@ -173,10 +171,9 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
             for run in runs
         ],
     )
-    out = console()
     for note in dict.fromkeys(run[name] for run in runs for name in ("work", "message")):
         if note:
-            out.print(note, markup=False)
+            click.echo(note)
 
 
 def _number(value: float | None) -> str:

@@ -1,40 +1,41 @@
-"""Tables and sentences for people, on a terminal or in a pipe. Prints to stdout."""
+"""Tables for people, on a terminal or in a pipe. Prints to stdout."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
+import click
 
-WIDE = 1000
-"""Columns of a pipe: nothing is cut there."""
-
-
-def console(*, stderr: bool = False) -> Console:
-    """Make a console; rich itself honours NO_COLOR and leaves colours out of a pipe."""
-    out = Console(stderr=stderr, highlight=False, soft_wrap=True)
-    return out if out.is_terminal else Console(stderr=stderr, highlight=False, width=WIDE)
+GAP = "  "
 
 
 def print_table(
     columns: Sequence[tuple[str, str]], rows: Iterable[Sequence[str]], marked: int | None = None
 ) -> None:
-    """Print a table.
+    """Print a table, as wide as its texts.
 
     Args:
         columns: Heading and "left" or "right" of each.
         rows: Texts, one per column.
         marked: Number of the row to set off, the choice say.
     """
-    table = Table(box=None, pad_edge=False, header_style="bold")
-    for heading, side in columns:
-        table.add_column(heading, justify="left" if side == "left" else "right", no_wrap=True)
-    for number, row in enumerate(rows):
-        table.add_row(*map(Text, row), style="bold green" if number == marked else None)
-    console().print(table)
+    texts = [[heading for heading, _ in columns], *rows]
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    lines = []
+    for number, row in enumerate(texts, start=-1):
+        line = GAP.join(
+            text.rjust(width) if side == "right" else text.ljust(width)
+            for text, width, (_, side) in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        lines.append(styled(line, bold=number == -1, fg="green" if number == marked else None))
+    click.echo("\n".join(lines))
+
+
+def styled(text: str, **style: Any) -> str:
+    """Colour a text, unless the user does not want colours; click takes them out of a pipe."""
+    return text if os.environ.get("NO_COLOR") else click.style(text, **style)
 
 
 def milliseconds(value: float | None) -> str:

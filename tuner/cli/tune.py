@@ -12,7 +12,7 @@ import click
 from tuner.candidates import native_chunk_size
 from tuner.cli.options import FINDING, database_option, print_json
 from tuner.cli.progress import race_progress
-from tuner.cli.tables import candidate_name, console, milliseconds, print_table, relative
+from tuner.cli.tables import candidate_name, milliseconds, print_table, relative
 from tuner.device import device_fingerprint
 from tuner.keys import CacheKey, make_cache_key
 from tuner.paths import cache_path
@@ -202,10 +202,9 @@ def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
         [_row(name, answer, estimates) for name in names],
         marked=names.index(choice) if choice in names else None,
     )
-    out = console()
-    out.print(f"\n{outcome.source}: {_sentence(outcome, key)}", markup=False)
-    out.print(f"key:      {key}", markup=False)
-    out.print(f"database: {file}", markup=False)
+    click.echo(f"\n{outcome.source}: {_sentence(outcome, key)}")
+    click.echo(f"key:      {key}")
+    click.echo(f"database: {file}")
 
 
 def _row(name: str, answer: Answer, estimates: dict[int | None, Estimate]) -> tuple[str, ...]:

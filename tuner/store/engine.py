@@ -9,14 +9,18 @@ has committed in between, whatever the busy timeout.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
+from typing import Literal
 
 import sqlalchemy as sa
 
 from tuner.store.diagnosis import REVISION, exists, explained, other_revision
 from tuner.store.sqlite import open_for_reading, open_for_writing
+
+Deed = Literal["read", "write"]
 
 
 @contextmanager
@@ -28,7 +32,7 @@ def writing(database: Path) -> Iterator[sa.Connection]:
     Raises:
         DatabaseError: for whatever the driver raises.
     """
-    with _connected(database, "write", lambda: open_for_writing(database)) as connection:
+    with _connected(database, "write") as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         try:
             yield connection
@@ -46,7 +50,7 @@ def reading(database: Path) -> Iterator[sa.Connection]:
         SchemaError: if the file has another schema than this code reads.
         DatabaseError: for whatever the driver raises; a missing file is one of them.
     """
-    with _connected(database, "read", lambda: open_for_reading(database)) as connection:
+    with _connected(database, "read") as connection:
         connection.exec_driver_sql("BEGIN")
         revision = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar()
         if revision != REVISION:
@@ -64,28 +68,37 @@ def check_writable(database: Path) -> None:
     Raises:
         DatabaseError: if not.
     """
-    with _connected(database, "write", lambda: open_for_writing(database)) as connection:
+    with _connected(database, "write") as connection:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
         connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
         connection.exec_driver_sql("ROLLBACK")
 
 
 @contextmanager
-def _connected(
-    database: Path, deed: str, connect: Callable[[], sqlite3.Connection]
-) -> Iterator[sa.Connection]:
+def _connected(database: Path, deed: Deed) -> Iterator[sa.Connection]:
     """Connect once, and translate whatever the driver raises until the end."""
     exists(database)  # raises for what is no file, which SQLite would only call unopenable
-    # NullPool: a connection must not cross a fork, and a tuner opens its file a few times in
-    # its life. AUTOCOMMIT keeps SQLAlchemy's own BEGIN away, because it is a deferred one.
-    engine = sa.create_engine(
-        "sqlite://", creator=connect, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT"
-    )
     try:
-        with engine.connect() as connection:
+        with _engine(database, deed).connect() as connection:
             yield connection
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         raise explained(database, getattr(error, "orig", None) or error, deed) from error
+
+
+@lru_cache(maxsize=8)
+def _engine(database: Path, deed: Deed) -> sa.Engine:
+    """Keep an engine per file, for the statements that it has compiled, not for connections.
+
+    NullPool: a connection must not cross a fork, and is opened a few times in a process's
+    life. AUTOCOMMIT keeps SQLAlchemy's own BEGIN away, because it is a deferred one.
+    """
+
+    def connect() -> sqlite3.Connection:
+        return open_for_writing(database) if deed == "write" else open_for_reading(database)
+
+    return sa.create_engine(
+        "sqlite://", creator=connect, poolclass=sa.NullPool, isolation_level="AUTOCOMMIT"
+    )
 
 
 def _roll_back(connection: sa.Connection) -> None:

@@ -26,6 +26,37 @@ from tuner.store.migrate import upgrade
 LARGEST_INTEGER = 2**63 - 1
 
 
+# Statements are made once: making them takes longer than SQLite takes to carry them out.
+FIND_KEY = sa.select(schema.tuning_key.c.key_id, schema.tuning_key.c.model_id).where(
+    schema.tuning_key.c.digest == sa.bindparam("digest")
+)
+INSERT_RUN = sa.insert(schema.run).returning(schema.run.c.run_id)
+INSERT_SAMPLE = "INSERT INTO sample ({}) VALUES ({})".format(
+    ", ".join(column.name for column in schema.sample.columns),
+    ", ".join("?" for _ in schema.sample.columns),
+)
+RUNS_OF_KEY = sa.select(
+    sa.func.count(), sa.func.sum(schema.run.c.samples), sa.func.max(schema.run.c.finished_utc)
+).where(schema.run.c.key_id == sa.bindparam("key_id"), schema.run.c.state != "failed")
+
+
+def _put_verdict_statement() -> sa.Executable:
+    """Insert a verdict or replace the key's own, unless it is decided and the new one is not.
+
+    A run that was cut short does not undo what an earlier one decided.
+    """
+    statement = insert(schema.verdict)
+    new = statement.excluded
+    return statement.on_conflict_do_update(
+        index_elements=["key_digest"],
+        set_={column.name: new[column.name] for column in schema.verdict.columns},
+        where=sa.or_(new.decided == 1, schema.verdict.c.decided == 0),
+    )
+
+
+PUT_VERDICT = _put_verdict_statement()
+
+
 def utc_text(moment: datetime) -> str:
     """Write a moment as the database holds it: UTC, microseconds, a Z."""
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
@@ -59,7 +90,7 @@ def save_run(
         key_id = _key_row(connection, key)
         run_id = _insert_run(connection, key_id, run)
         if run.samples:
-            connection.execute(sa.insert(schema.sample), _sample_rows(run_id, run.samples))
+            _insert_samples(connection, run_id, run.samples)
         if verdict is not None:
             _put_verdict(connection, key, key_id, run_id, verdict, per_candidate_ms)
     return run_id
@@ -114,9 +145,7 @@ def read_key(database: Path, key: str) -> dict[str, Any]:
 def _key_row(connection: sa.Connection, key: str) -> int:
     """Find or make a key's row, and those of its model and its device."""
     table = schema.tuning_key
-    found = connection.execute(
-        sa.select(table.c.key_id, table.c.model_id).where(table.c.digest == str(key))
-    ).one_or_none()
+    found = connection.execute(FIND_KEY, {"digest": str(key)}).one_or_none()
     if found is not None and (found.model_id is not None or not isinstance(key, CacheKey)):
         return int(found.key_id)
     facts = _key_values(connection, key.facts) if isinstance(key, CacheKey) else {}
@@ -197,23 +226,28 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "message": run.message,
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
-    result = connection.execute(sa.insert(schema.run).returning(schema.run.c.run_id), values)
+    result = connection.execute(INSERT_RUN, values)
     return int(result.scalar_one())
 
 
-def _sample_rows(run_id: int, samples: Sequence[Sample]) -> list[dict[str, Any]]:
-    return [
-        {
-            "run_id": run_id,
-            "sample_order": sample.order,
-            "round": sample.round,
-            "chunk_size": sample.candidate.chunk_size,
-            "nanoseconds": sample.nanoseconds,
-            "warm_up": int(sample.warm_up),
-            "steps": sample.steps,
-        }
-        for sample in samples
-    ]
+def _insert_samples(connection: sa.Connection, run_id: int, samples: Sequence[Sample]) -> None:
+    # Rows as tuples, straight to the driver: for hundreds of samples, Core's way through a
+    # dictionary each takes longer than SQLite itself.
+    connection.exec_driver_sql(
+        INSERT_SAMPLE,
+        [
+            (
+                run_id,
+                sample.order,
+                sample.round,
+                sample.candidate.chunk_size,
+                sample.nanoseconds,
+                int(sample.warm_up),
+                sample.steps,
+            )
+            for sample in samples
+        ],
+    )
 
 
 def _put_verdict(
@@ -224,13 +258,7 @@ def _put_verdict(
     verdict: Verdict,
     per_candidate_ms: Mapping[str, float],
 ) -> None:
-    runs, samples, last = connection.execute(
-        sa.select(
-            sa.func.count(),
-            sa.func.sum(schema.run.c.samples),
-            sa.func.max(schema.run.c.finished_utc),
-        ).where(schema.run.c.key_id == key_id, schema.run.c.state != "failed")
-    ).one()
+    runs, samples, last = connection.execute(RUNS_OF_KEY, {"key_id": key_id}).one()
     values = {
         "key_digest": str(key),
         "chunk_size": verdict.chunk_size,
@@ -245,17 +273,7 @@ def _put_verdict(
         "last_measured_utc": last,
         "per_candidate_ms": json.dumps(dict(per_candidate_ms)) if per_candidate_ms else None,
     }
-    changes = {name: value for name, value in values.items() if name != "key_digest"}
-    connection.execute(
-        insert(schema.verdict)
-        .values(**values)
-        .on_conflict_do_update(
-            index_elements=["key_digest"],
-            set_=changes,
-            # A run that was cut short does not undo what an earlier one decided.
-            where=sa.or_(sa.literal(verdict.decided), schema.verdict.c.decided == 0),
-        )
-    )
+    connection.execute(PUT_VERDICT, values)
 
 
 def check_digest(key: str) -> None:

@@ -14,7 +14,14 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from tuner.errors import DatabaseError
-from tuner.store.diagnosis import OLDER_REVISIONS, REVISION, other_revision, something_else
+from tuner.store.diagnosis import (
+    OLDER_REVISIONS,
+    REVISION,
+    exists,
+    file_revision,
+    other_revision,
+    something_else,
+)
 from tuner.store.engine import writing
 
 _one_at_a_time = threading.Lock()
@@ -75,6 +82,8 @@ def upgrade(database: Path) -> tuple[str | None, str]:
         SchemaError: if the file was written by a newer tuner; it is unchanged.
         DatabaseError: if the file cannot be opened or written.
     """
+    if exists(database) and file_revision(database) == REVISION:
+        return REVISION, REVISION
     make_folder(database)
     with _one_at_a_time, writing(database) as connection:
         before = stored_revision(connection)

@@ -1,0 +1,197 @@
+"""What size costs: hits, storing, listing and bytes, from a hundred keys to a million samples.
+
+python -m benchmarks.scale          # about two minutes
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import sqlite3
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+from benchmarks.hit import ROOT, hit, in_turn, ratio, raw, the_key
+from tuner import store_cache
+from tuner.records import Candidate, Run, Sample, Verdict
+from tuner.store.ledger import save_run
+from tuner.store.migrate import upgrade
+
+SIZES = ((100, 10), (10_000, 10), (100_000, 10))
+"""Keys, and samples of each: the largest has a million samples."""
+
+
+def fill(database: Path, keys: int, samples: int) -> None:
+    """Write keys with a run each, straight into the tables: the store would take an hour."""
+    store_cache(database, the_key(), {"chunk_size": 4, "per_candidate_ms": {"None": 9.4, "4": 9.1}})
+    connection = sqlite3.connect(database)
+    connection.execute("PRAGMA synchronous = OFF")
+    first = 10
+    numbers = range(first, first + keys)
+    now = "2026-01-01T00:00:00.000000Z"
+    timings = json.dumps({"None": 9.4} | {str(n): 9.0 + n / 10 for n in range(1, 16)})
+    connection.executemany(
+        "INSERT INTO tuning_key (key_id, digest, model_id, device_id, backend_type, num_envs, "
+        "nthread, dtype, post_step_forward_sensor, bench_nsteps) "
+        "VALUES (?, ?, 1, 1, 'mujoco', 1024, 2, 'float32', 0, 4)",
+        ((n, f"k1_{n:032x}") for n in numbers),
+    )
+    connection.executemany(
+        "INSERT INTO run (run_id, key_id, uid, state, plan, work, samples, finished_utc, "
+        "model_file, hostname) VALUES (?, ?, ?, 'complete', 'race', 'moved', ?, ?, 'robot.xml', "
+        "'node7')",
+        ((n, n, f"{n:032x}", samples, now) for n in numbers),
+    )
+    chunks = [None if order % 4 == 0 else 1 + order % 16 for order in range(samples)]
+    connection.executemany(
+        "INSERT INTO sample VALUES (?, ?, ?, ?, ?, 0, 1)",
+        (
+            (n, order, order // 4, chunk, 9_000_000 + n + order)
+            for n in numbers
+            for order, chunk in enumerate(chunks)
+        ),
+    )
+    connection.executemany(
+        "INSERT INTO verdict VALUES (?, 4, 1, NULL, 0.05, 0.04, 0.06, 1, ?, ?, ?, ?)",
+        ((f"k1_{n:032x}", samples, n, now, timings) for n in numbers),
+    )
+    connection.commit()
+    connection.close()
+
+
+@contextlib.contextmanager
+def silent() -> Iterator[None]:
+    """Keep a hit's line off the terminal."""
+    with open(os.devnull, "w") as nowhere, contextlib.redirect_stderr(nowhere):
+        yield
+
+
+def hits_by_size(folder: Path, rounds: int) -> dict[str, str]:
+    """Time later hits with few and with many keys, in turn."""
+    files = []
+    for keys, samples in SIZES:
+        files.append(folder / f"{keys}.db")
+        fill(files[-1], keys, samples)
+
+    def hit_in(file: Path) -> Callable[[], object]:
+        def ask() -> None:
+            os.environ["TUNER_DATABASE"] = str(file)
+            hit()
+
+        return ask
+
+    figures = {}
+    with silent():
+        for (keys, samples), file in zip(SIZES[1:], files[1:], strict=True):
+            size = f"{keys:,} keys and {keys * samples:,} samples"
+            times = in_turn(hit_in(file), hit_in(files[0]), rounds)
+            figures[f"a hit with {size}, over one with 100 keys"] = ratio(times)
+        os.environ["TUNER_DATABASE"] = str(files[-1])
+        times = in_turn(hit, raw(files[-1], the_key()), rounds)
+        figures["the same over sqlite3's connect, select, close"] = ratio(times)
+    return figures
+
+
+def a_run(number: int) -> Run:
+    """Make a run of 300 samples."""
+    samples = tuple(
+        Sample(Candidate(None if i % 7 == 0 else 1 + i % 16), i // 4, i, 9_000_000 + 17 * i)
+        for i in range(300)
+    )
+    now = datetime.now(UTC)
+    return Run(state="complete", finished=now, started=now, samples=samples, uid=f"run {number}")
+
+
+def storing(folder: Path, rounds: int) -> dict[str, str]:
+    """Time the storing of a run of 300 samples beside the plainest way to write as many rows."""
+    ours, plain = folder / "ours.db", folder / "plain.db"
+    upgrade(ours)
+    upgrade(plain)
+    verdict = Verdict(Candidate(4), True, None, 0.1, 0.05, 0.15)
+    number = 0
+
+    def save() -> None:
+        nonlocal number
+        number += 1
+        save_run(ours, the_key(), a_run(number), verdict, {"None": 9.4, "4": 9.1})
+
+    def write() -> None:
+        run = a_run(number)
+        connection = sqlite3.connect(plain)
+        connection.execute("INSERT OR IGNORE INTO tuning_key (key_id, digest) VALUES (1, 'key')")
+        connection.execute(
+            "INSERT INTO run (run_id, key_id, uid, state, samples, finished_utc) "
+            "VALUES (?, 1, ?, 'complete', 300, '2026-01-01T00:00:00.000000Z')",
+            (number, run.uid),
+        )
+        connection.executemany(
+            "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?)",
+            [
+                (number, s.order, s.round, s.candidate.chunk_size, s.nanoseconds, 0, 1)
+                for s in run.samples
+            ],
+        )
+        connection.commit()
+        connection.close()
+
+    save()
+    write()
+    times = in_turn(save, write, rounds)
+    connection = sqlite3.connect(ours)
+    connection.execute("VACUUM")
+    pages, samples = connection.execute(
+        "SELECT (SELECT sum(pgsize) FROM dbstat WHERE name IN ('sample', 'run', 'verdict')), "
+        "count(*) FROM sample"
+    ).fetchone()
+    connection.close()
+    return {
+        "storing a run of 300 samples, over executemany and commit": ratio(times),
+        "bytes of a stored sample, with its run and all indexes": f"{pages / samples:.1f}",
+    }
+
+
+def listing(folder: Path, rounds: int) -> dict[str, str]:
+    """Time `tuner list` of ten thousand keys as a whole process."""
+    command = [sys.executable, "-m", "tuner", "list", "--database", str(folder / "10000.db")]
+    times, bare = in_turn(
+        lambda: subprocess.run(command, check=True, stdout=subprocess.DEVNULL, cwd=ROOT),
+        lambda: subprocess.run([sys.executable, "-c", "pass"], check=True),
+        rounds,
+    )
+    median, fastest = statistics.median(times), min(times)
+    return {
+        "`tuner list` of 10,000 keys": f"{median:.2f} s (fastest {fastest:.2f} s, "
+        f"a bare Python {statistics.median(bare):.2f} s)"
+    }
+
+
+def main() -> None:
+    """Print a table."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=200)
+    parser.add_argument("--json", action="store_true", help="print JSON")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="tuner-scale-") as name:
+        folder = Path(name)
+        figures = hits_by_size(folder, options.rounds)
+        figures |= storing(folder, max(20, options.rounds // 4))
+        figures |= listing(folder, 20)
+    if options.json:
+        print(json.dumps(figures, indent=2))
+        return
+    print("| figure | value |\n|---|---|")
+    for figure, value in figures.items():
+        print(f"| {figure} | {value} |")
+
+
+if __name__ == "__main__":
+    main()
