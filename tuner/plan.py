@@ -39,12 +39,12 @@ DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
 DUEL_PAIRS = 40
 """A duel undecided after so many pairs is given up."""
+MOST_EXPLORED = 50
+"""Timings after which exploring ends: candidates that are still close are close."""
 REPEATS = 0.1
 """Variance of what one visit to a candidate tells, in units of the noise's own."""
 DUEL_GROWTH = 8
 """A duel of this many pairs goes on by blocks of twice the length, and so forth."""
-LAST_TIMINGS = 8
-"""With a budget for no more timings than this, exploring ends and the leader has its duel."""
 MOST_SAMPLES = 200
 """A race that has taken so many samples ends."""
 
@@ -108,7 +108,9 @@ def _block(
 ) -> tuple[Candidate, ...]:
     """Explore while that pays, then duel while that pays, then stop."""
     leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
-    if timings_left > LAST_TIMINGS:
+    explored = sum(evidence.counts) - 2 * sum(duel.pairs for duel in evidence.duels.values())
+    # Half of the budget at most: what is found has to be proven.
+    if explored < min(MOST_EXPLORED, timings_left):
         picks = hopes.picks()
         enough = LIKELY_HOPE if leader in field.likely else HOPE
         if sum(gain for _, gain in picks) > enough:
