@@ -33,7 +33,7 @@ EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
 HOPE = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
-LIKELY_HOPE = 0.005
+LIKELY_HOPE = 0.02
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
