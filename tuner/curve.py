@@ -20,6 +20,7 @@ candidate.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,8 @@ BUMP_TAIL = 3.0
 """Degrees of freedom of the bumps: lone winners exist."""
 STRETCH = 2
 """Timings in a row that share a speed of the machine; a change within them counts as noise."""
+MOST_TIMINGS = 600
+"""With more timings than this (many runs judged together) the stretches get longer."""
 ITERATIONS = 12
 
 
@@ -78,7 +81,7 @@ def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> 
     trend, smooth = _curves(chunks, idle, np.unique(which))
     seen, place = np.unique(which, return_inverse=True)
     trend_s, smooth_s, kinds = trend[np.ix_(seen, seen)], smooth[np.ix_(seen, seen)], len(seen)
-    stretch = np.arange(n) // STRETCH
+    stretch = np.arange(n) // (STRETCH * math.ceil(n / MOST_TIMINGS))
     levels = int(stretch[-1]) + 1
     y = logs - np.median(logs)
     noise2, speed2, curve2, bump2 = (

@@ -33,19 +33,21 @@ EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
 HOPE = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
-LIKELY_HOPE = 0.005
+LIKELY_HOPE = 0.02
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
-DUEL_PAIRS = 40
+DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
+MOST_EXPLORED = 50
+"""Timings after which exploring ends: candidates that are still close are close."""
 REPEATS = 0.1
-"""Variance of what one visit to a candidate tells, in units of the noise's own."""
+"""Variance of what a few timings of a candidate tell, over that of one: some ten of them.
+
+Looking one timing ahead, a noisy one never promises anything."""
 DUEL_GROWTH = 8
 """A duel of this many pairs goes on by blocks of twice the length, and so forth."""
-LAST_TIMINGS = 8
-"""With a budget for no more timings than this, exploring ends and the leader has its duel."""
-MOST_SAMPLES = 200
+MOST_SAMPLES = 240
 """A race that has taken so many samples ends."""
 
 
@@ -110,7 +112,9 @@ def _block(
 ) -> tuple[Candidate, ...]:
     """Explore while that pays, then duel while that pays, then stop."""
     leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
-    if timings_left > LAST_TIMINGS:
+    explored = sum(evidence.counts) - 2 * sum(duel.pairs for duel in evidence.duels.values())
+    # Half of the budget at most: what is found has to be proven.
+    if explored < min(MOST_EXPLORED, timings_left):
         picks = hopes.picks()
         enough = LIKELY_HOPE if leader in field.likely else HOPE
         if sum(gain for _, gain in picks) > enough:
@@ -122,8 +126,19 @@ def _block(
         return STOP
     if hopes.over_default < DUEL_HOPE:
         return STOP
-    # The longer a duel has lasted, the less four more timings can change it.
-    return (NATIVE_DEFAULT, leader, leader, NATIVE_DEFAULT) * (1 + duel.pairs // DUEL_GROWTH)
+    return _duel_block(leader, duel.pairs)
+
+
+def _duel_block(rival: Candidate, pairs: int) -> tuple[Candidate, ...]:
+    """Quartets in which the two take turns to be first: a block's first timing runs on a cold pool.
+
+    The longer a duel has lasted, the less four more timings can change it, so the more it takes.
+    """
+    block: list[Candidate] = []
+    for quartet in range(pairs // 2, pairs // 2 + 1 + pairs // DUEL_GROWTH):
+        a, b = (rival, NATIVE_DEFAULT) if quartet % 2 else (NATIVE_DEFAULT, rival)
+        block += [a, b, b, a]
+    return tuple(block)
 
 
 def _is_duel(block: tuple[Candidate, ...]) -> bool:
@@ -182,7 +197,7 @@ class _Hopes:
 
     candidates: tuple[Candidate, ...]
     improvement: NDArray[np.float64]
-    """How much one more pair of timings of each is expected to improve the choice."""
+    """How much a few more timings of each are expected to improve the choice."""
     over_default: float
     """Expected gain of the leader over the default, where it is more than is worth it."""
     leader: Candidate
@@ -197,7 +212,7 @@ class _Hopes:
         lead = int(np.argmin(np.where(timed, mean, np.inf)))
         variance = covariance.diagonal()
         gap = np.maximum(variance + variance[lead] - 2 * covariance[lead], 0.0)
-        # What a timing can teach: all of the doubt if it were exact, less the noisier it is.
+        # What timings can teach: all of the doubt if they were exact, less the noisier they are.
         learnt = gap / np.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
         improvement = expected_excess(mean[lead] - mean, learnt)
         improvement[lead] = 0.0

@@ -17,7 +17,7 @@ import numpy as np
 from tuner.candidates import checked_chunk_size
 from tuner.errors import MeasuringError
 from tuner.evidence import Work
-from tuner.plan import LAST_TIMINGS, Field, next_block
+from tuner.plan import Field, next_block
 from tuner.records import NATIVE_DEFAULT, Candidate, Race, Sample
 from tuner.selection import judge
 
@@ -30,6 +30,8 @@ MOST_STEPS = 1000
 """Repeats in one sample, whatever the clock says."""
 MOST_DISCARDED = 20
 """Samples a bad clock may spoil, beyond as many as were good, before the race ends."""
+FEW_LEFT = 8
+"""A race that ends with time for fewer timings than this has ended for want of time."""
 WARM_UP_S = 0.1
 """A first step longer than this is no warm-up: caches and threads are warm within it."""
 
@@ -208,7 +210,7 @@ class _Run:
                     )
                 )
             if not outlook.block:
-                return left < LAST_TIMINGS * default
+                return left < FEW_LEFT * default
             for candidate in outlook.block:
                 if candidate in self.failures:
                     continue

@@ -94,12 +94,12 @@ def judge(
     choice = _choose(evidence, work.native_chunk)
     duel = evidence.duels.get(choice, NO_DUEL)
     left = choice != NATIVE_DEFAULT
-    loss = _expected_loss(evidence.fit, evidence.candidates.index(choice))
+    loss, rival = _expected_loss(evidence.fit, evidence.candidates.index(choice))
     settled = loss < SETTLED and not cut_short
     return Verdict(
         candidate=choice,
         decided=settled,
-        reason=None if settled else _reason(evidence, cut_short),
+        reason=None if settled else _reason(evidence, choice, rival, cut_short),
         gain=1.0 - math.exp(duel.mean) if left else 0.0,
         gain_low=1.0 - math.exp(duel.high) if left else 0.0,
         gain_high=1.0 - math.exp(duel.low) if left else 0.0,
@@ -130,20 +130,22 @@ def _choose(evidence: Evidence, native_chunk: int | None) -> Candidate:
     return min(equal, key=lambda c: nearest_native(c, native_chunk))
 
 
-def _expected_loss(fitted: Fit, choice: int) -> float:
-    """An upper bound on what the choice is expected to lose to the best of the others."""
+def _expected_loss(fitted: Fit, choice: int) -> tuple[float, int]:
+    """What the choice is expected to lose to the one it may lose most to, and which that is."""
     gain = fitted.mean[choice] - fitted.mean
     variance = np.diag(fitted.covariance)
     spread = np.sqrt(np.maximum(variance + variance[choice] - 2 * fitted.covariance[choice], 1e-18))
     loss = expected_excess(gain, spread)
     loss[choice] = 0.0
-    return float(loss.max())
+    return float(loss.max()), int(loss.argmax())
 
 
-def _reason(evidence: Evidence, cut_short: bool) -> Reason:
+def _reason(evidence: Evidence, choice: Candidate, rival: int, cut_short: bool) -> Reason:
     if cut_short:
         return "budget"
-    return "too few" if min(evidence.counts) < 2 or len(evidence.counts) < 2 else "noise"
+    counts = evidence.counts
+    fewest = min(counts[rival], counts[evidence.candidates.index(choice)])
+    return "too few" if fewest < FEWEST_PAIRS else "noise"
 
 
 def _ties(evidence: Evidence, choice: Candidate) -> tuple[Candidate, ...]:
