@@ -24,7 +24,7 @@ import numpy as np
 from tests.real_models import REAL_MODELS
 from tuner import benchmark_chunk_sizes, race_chunk_sizes, select_chunk_size
 from tuner.candidates import filter_candidates, make_candidates, native_chunk_size
-from tuner.model_file import load_model
+from tuner.model_file import captured_warnings, load_model
 from tuner.motion import initial_state, moved_state
 from tuner.pools import RolloutPool
 from tuner.processors import usable_cpus
@@ -98,7 +98,7 @@ def measure(name: str, num_envs: int, nthread: int, nstep: int, rounds: int) -> 
     model = load_model(REAL_MODELS[name])
     state, control = moved_state(model, num_envs, nstep=nstep)
     candidates = filter_candidates(make_candidates(num_envs, nthread), num_envs)
-    with RolloutPool(model, nbatch=num_envs, nthread=nthread) as pool:
+    with captured_warnings(), RolloutPool(model, nbatch=num_envs, nthread=nthread) as pool:
         work: dict[str, Any] = {"control": control, "post_step_forward_sensor": False}
         begun = time.perf_counter()
         timings = benchmark_chunk_sizes(pool, state, nstep, candidates, **work)
