@@ -37,7 +37,7 @@ NOISE_SPREAD = 1.25
 """Standard deviation of normal noise over the scale that a t with that tail fits to it."""
 SPEED_SCALE, SPEED_TAIL = 0.003, 1.0
 """The same for the change of the machine's speed from one timing to the next."""
-CURVE_SCALE, BUMP_SCALE = 0.04, 0.012
+CURVE_SCALE, BUMP_SCALE = 0.04, 0.016
 """Prior guesses of the smooth curve's deviation from its trend, and of a candidate's own bump."""
 PRIOR_WEIGHT = 3.0
 """How many observations each prior guess is worth."""
