@@ -156,7 +156,8 @@ def _unseen(field: Field, evidence: Evidence, leader: Candidate) -> tuple[Candid
     below = max(((k, c) for k, c in sizes if k < size), default=(0, None))[1]
     above = min(((k, c) for k, c in sizes if k > size), default=(0, None))[1]
     means = dict(zip(evidence.candidates, evidence.fit.mean, strict=True))
-    limit = means[leader] + LOOK_WITHIN
+    # History has looked at the others before.
+    limit = means[leader] + (0.0 if leader in field.likely else LOOK_WITHIN)
     unseen = [
         c
         for c, count in zip(evidence.candidates, evidence.counts, strict=True)
