@@ -5,7 +5,7 @@ clock by the true cost of the candidate, times what the machine is doing just th
 seed gives the same machine, so every figure made with it can be made again to the digit.
 
 Landscapes say what a candidate truly costs, noises what the machine adds. Two families of
-each: the ones the race was built on, and `HELD_OUT` ones that only check it.
+each: the ones the race was built on, and `HELD_OUT` ones kept aside to check it.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ NOISE_SPREAD = 1.25
 """Standard deviation of normal noise over the scale that a t with that tail fits to it."""
 SPEED_SCALE, SPEED_TAIL = 0.003, 1.0
 """The same for the change of the machine's speed from one timing to the next."""
-CURVE_SCALE, BUMP_SCALE = 0.04, 0.012
+CURVE_SCALE, BUMP_SCALE = 0.04, 0.016
 """Prior guesses of the smooth curve's deviation from its trend, and of a candidate's own bump."""
 PRIOR_WEIGHT = 3.0
 """How many observations each prior guess is worth."""
@@ -50,6 +50,7 @@ STRETCH = 2
 MOST_TIMINGS = 600
 """With more timings than this (many runs judged together) the stretches get longer."""
 ITERATIONS = 12
+"""Of the variational fit, for a verdict."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +65,13 @@ class Fit:
     """Standard deviation of the log of one timing, spikes set aside."""
 
 
-def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> Fit:
+def fit(
+    chunks: Floats,
+    idle: Floats,
+    which: NDArray[np.intp],
+    logs: Floats,
+    iterations: int = ITERATIONS,
+) -> Fit:
     """Fit timings taken one after another.
 
     Candidates without timings get a prediction and change nothing for the others.
@@ -76,6 +83,7 @@ def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> 
             nothing to do in its last rounds, 0 where unknown. How much of it shows is learned.
         which: shape (timings,): index of the candidate of each timing, in the order taken.
         logs: shape (timings,): log of the time of one step.
+        iterations: How often the scales are found anew.
     """
     n, m = len(which), len(chunks)
     trend, smooth = _curves(chunks, idle, np.unique(which))
@@ -88,7 +96,7 @@ def fit(chunks: Floats, idle: Floats, which: NDArray[np.intp], logs: Floats) -> 
         s * s for s in (NOISE_SCALE, SPEED_SCALE, CURVE_SCALE, BUMP_SCALE)
     )
     noise_w, speed_w, bump_w = np.ones(n), np.full(levels - 1, 0.2), np.ones(kinds)
-    for _ in range(ITERATIONS):
+    for _ in range(iterations):
         bump_v = bump2 / bump_w
         inner = _inverse(trend_s + curve2 * smooth_s + np.diag(bump_v))
         mean, cov = _solve(y, stretch, place, noise_w / noise2, speed_w / speed2, inner)

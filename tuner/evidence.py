@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.candidates import native_chunk_size
-from tuner.curve import Fit, fit
+from tuner.curve import ITERATIONS, Fit, fit
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
@@ -123,7 +123,10 @@ class Work:
 
 
 def weigh(
-    samples: Sequence[Sample], work: Work, others: Iterable[Candidate] = ()
+    samples: Sequence[Sample],
+    work: Work,
+    others: Iterable[Candidate] = (),
+    iterations: int = ITERATIONS,
 ) -> Evidence | None:
     """Fit the samples and add up the duels; None if the default has no sample.
 
@@ -131,6 +134,7 @@ def weigh(
         samples: as `usable_samples` gives them.
         work: what the samples timed.
         others: candidates without samples, for which the fit should say what to expect.
+        iterations: how often the fit finds its scales anew.
     """
     counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
     for s in samples:
@@ -144,7 +148,7 @@ def weigh(
     chunks = np.array(sizes, dtype=np.float64)
     which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
     logs = np.log([s.nanoseconds / s.steps for s in samples])
-    fitted = fit(chunks, np.array([work.idle(c) for c in sizes]), which, logs)
+    fitted = fit(chunks, np.array([work.idle(c) for c in sizes]), which, logs, iterations)
     return Evidence(
         candidates=candidates,
         counts=tuple(counts[c] for c in candidates),

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+PLANNING_ITERATIONS = 5
+"""Of the fit, for a plan: more of them plan no better and take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
 FIRST_LIKELY = 4
@@ -39,6 +41,8 @@ DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
+LOOK_WITHIN = 0.05
+"""Every candidate predicted to be less than this much slower than the leader is timed once."""
 MOST_EXPLORED = 50
 """Timings after which exploring ends: candidates that are still close are close."""
 REPEATS = 0.1
@@ -90,7 +94,7 @@ def next_block(
         timings_left: how many timings of the default the budget still holds.
     """
     usable = usable_samples(samples, field.work.native_chunk)
-    evidence = weigh(usable, field.work, field.candidates)
+    evidence = weigh(usable, field.work, field.candidates, PLANNING_ITERATIONS)
     everyone = (NATIVE_DEFAULT, *field.candidates)
     if evidence is not None and not field.candidates:
         return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
@@ -119,9 +123,9 @@ def _block(
         enough = LIKELY_HOPE if leader in field.likely else HOPE
         if sum(gain for _, gain in picks) > enough:
             return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
-        beside = _untimed_neighbours(field, evidence, leader)
-        if beside:
-            return (leader, *beside)
+        unseen = _unseen(field, evidence, leader)
+        if unseen:
+            return (leader, *unseen)
     if leader == NATIVE_DEFAULT or duel.proven or duel.pairs >= DUEL_PAIRS:
         return STOP
     if hopes.over_default < DUEL_HOPE:
@@ -145,21 +149,25 @@ def _is_duel(block: tuple[Candidate, ...]) -> bool:
     return len(block) >= 4 and len(set(block)) == 2
 
 
-def _untimed_neighbours(
-    field: Field, evidence: Evidence, leader: Candidate
-) -> tuple[Candidate, ...]:
-    """The leader's neighbours on either side if no timing has seen them.
+def _unseen(field: Field, evidence: Evidence, leader: Candidate) -> tuple[Candidate, ...]:
+    """Candidates no timing has seen that it would be careless to pass over, the likeliest first.
 
-    A curve that predicts them to be slower is not enough: real curves have kinks and steps.
+    These are the leader's neighbours on either side, and all that the curve predicts to be
+    little slower than the leader: real curves have kinks and steps, and lone winners exist.
     """
-    size = leader.chunk_size or field.work.native_chunk
-    if size is None:
-        return ()
-    counts = dict(zip(evidence.candidates, evidence.counts, strict=True))
+    size = leader.chunk_size or field.work.native_chunk or 0
     sizes = [(c.chunk_size or 0, c) for c in field.candidates if c != leader]
-    below = max(((k, c) for k, c in sizes if k < size), default=None)
-    above = min(((k, c) for k, c in sizes if k > size), default=None)
-    return tuple(side[1] for side in (below, above) if side and not counts[side[1]])
+    below = max(((k, c) for k, c in sizes if k < size), default=(0, None))[1]
+    above = min(((k, c) for k, c in sizes if k > size), default=(0, None))[1]
+    means = dict(zip(evidence.candidates, evidence.fit.mean, strict=True))
+    # History has looked at the others before.
+    limit = means[leader] + (0.0 if leader in field.likely else LOOK_WITHIN)
+    unseen = [
+        c
+        for c, count in zip(evidence.candidates, evidence.counts, strict=True)
+        if not count and (c in (below, above) or means[c] < limit)
+    ]
+    return tuple(sorted(unseen, key=lambda c: float(means[c])))[:EXPLORE_BLOCK]
 
 
 def _first_block(field: Field, timings_left: float) -> list[Candidate]:
