@@ -108,6 +108,14 @@ def test_each_timing_is_a_sample_in_whole_nanoseconds(database: Path) -> None:
         {"chunk_size": 4, "per_candidate_ms": {"4": 0}},
         {"chunk_size": 4, "per_candidate_ms": {"four": 1.0}},
         {"chunk_size": 4, "per_candidate_ms": {"0": 1.0}},
+        {"chunk_size": 4, "per_candidate_ms": {"04": 1.0}},
+        {"chunk_size": 4, "per_candidate_ms": {"\u0663": 1.0}},
+        {"chunk_size": 4, "per_candidate_ms": {"4": 1e300}},
+        {"chunk_size": 4, "per_candidate_ms": {"4": 10**400}},
+        {"chunk_size": 4, "per_candidate_ms": {str(2**70): 1.0}},
+        {"chunk_size": 4, "per_candidate_ms": [1, 2]},
+        {"chunk_size": np.array([4])},
+        {"chunk_size": np.array(True)},
     ],
 )
 def test_a_value_that_no_pool_could_use_is_refused_and_loses_nothing(
@@ -119,7 +127,25 @@ def test_a_value_that_no_pool_could_use_is_refused_and_loses_nothing(
     assert load_cache(database) == {a_key(): FULL}
 
 
-@pytest.mark.parametrize("key", ["", "k" * 1001, 7, None])
+def test_a_plain_key_takes_no_number_that_the_database_cannot_hold(database: Path) -> None:
+    for value in ({"chunk_size": 2**63}, {"chunk_size": 0}, None, [1]):
+        with pytest.raises(ValueError, match=r"chunk_size|dict"):
+            store_cache(database, "key", value)  # type: ignore[arg-type]
+    assert not database.exists()
+
+
+def test_a_name_that_is_no_text_is_kept_as_an_escape(database: Path) -> None:
+    store_cache(database, a_key(backend_type="\udc80"), FULL | {"model_file": "\udcff.xml"})
+    [value] = load_cache(database).values()
+    assert value["model_file"] == "\\udcff.xml"
+
+
+def test_a_url_is_a_place_too(database: Path) -> None:
+    store_cache(f"sqlite:///{database}", "key", {"chunk_size": 3})
+    assert load_cache(database) == load_cache(f"sqlite:///{database}") == {"key": {"chunk_size": 3}}
+
+
+@pytest.mark.parametrize("key", ["", "k" * 1001, "nul\0", "\udc80", 7, None])
 def test_what_is_no_key_is_refused(database: Path, key: Any) -> None:
     with pytest.raises(ValueError, match="key"):
         store_cache(database, key, FULL)

@@ -171,6 +171,12 @@ def test_reading_commands_never_write(filled: Path) -> None:
         (("tune", str(QUADRUPED), "--num-envs", "8", "--nstep", "none"), 2, "nstep"),
         (("tune", str(QUADRUPED), "--num-envs", "8", "--time-budget", "-1"), 2, "time-budget"),
         (("tune", str(QUADRUPED), "--num-envs", "8", "--pool", "gpu"), 2, "rollout"),
+        (("tune", str(QUADRUPED), "--num-envs", "9" * 30), 2, "num-envs"),
+        (("tune", str(QUADRUPED), "--num-envs", "8", "--nstep", "9" * 20), 2, "nstep"),
+        (("tune", str(QUADRUPED), "--num-envs", "8", "--seed", str(2**63)), 2, "seed"),
+        (("tune", "\udcff.xml", "--num-envs", "8"), 1, "xml"),
+        (("list", "--database", "x" * 5000), 1, "name too long"),
+        (("list", "--database", "."), 1, "folder"),
         (("show", "k1_0"), 1, "tuner tune"),
         (("list",), 1, "tuner tune"),
         (("shew",), 2, "shew"),
@@ -191,6 +197,40 @@ def test_a_wrong_call_is_one_clear_line_and_writes_nothing(
     if code == 1:
         assert told.stderr.count("\n") == 1
     assert not database.exists()
+
+
+def test_an_empty_file_holds_no_tuning_yet(database: Path) -> None:
+    database.touch()
+    for command in (("list",), ("show", "k1")):
+        told = tuner(*command, "--database", str(database))
+        assert (told.returncode, told.stderr.count("\n")) == (1, 1)
+        assert "no tuning" in told.stderr
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_whatever_the_terminal_can_show_the_list_is_shown(database: Path, encoding: str) -> None:
+    store_cache(database, "key", {"chunk_size": 4, "model_file": "数.xml"})
+    shown = tuner("list", "--database", str(database), PYTHONIOENCODING=encoding)
+    assert shown.returncode == 0, shown.stderr
+    assert ("\\u6570.xml" if encoding == "latin-1" else "数.xml") in shown.stdout
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="this system has no /dev/full")
+@pytest.mark.parametrize("command", [("list",), ("list", "--json"), ("db", "path")])
+def test_an_output_that_cannot_be_written_is_one_clear_line(
+    filled: Path, command: tuple[str, ...]
+) -> None:
+    with open("/dev/full", "w") as full:
+        told = subprocess.run(
+            [sys.executable, "-m", "tuner", *command, "--database", str(filled)],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert told.returncode == 1
+    assert told.stderr.startswith("tuner: OSError: ")
+    assert "Traceback" not in told.stderr
 
 
 def test_an_unknown_or_ambiguous_key_is_one_clear_line(filled: Path) -> None:

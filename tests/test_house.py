@@ -12,7 +12,8 @@ PACKAGE = Path(__file__).parents[1] / "tuner"
 FLOORS = [
     {"errors", "records", "notice", "processors", "filesystem"},
     {"answers"},
-    {"paths", "keys", "candidates", "device", "workload", "circumstances"},
+    {"paths", "candidates", "device", "workload", "circumstances"},
+    {"keys"},
     {"curve", "pools", "model_file", "store.sqlite", "store.schema"},
     {"evidence", "motion", "bench", "store.lock", "store.diagnosis"},
     {"selection", "plan"},

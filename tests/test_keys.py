@@ -74,6 +74,18 @@ def test_a_fact_without_a_canonical_form_is_refused(fact: object) -> None:
         a_key(device={"fact": fact})
 
 
+@pytest.mark.parametrize("number", [1024.7, 1024.0, float("inf"), None, "8", True, np.array([4])])
+@pytest.mark.parametrize("name", ["num_envs", "nthread", "bench_nsteps"])
+def test_a_number_that_is_not_whole_is_refused(name: str, number: object) -> None:
+    with pytest.raises(ValueError, match=f"{name} must be a whole number"):
+        a_key(**{name: number})
+
+
+def test_a_fact_whose_name_is_no_text_is_refused() -> None:
+    with pytest.raises(ValueError, match="must be a text"):
+        a_key(device={1: 2, "1": 3})
+
+
 def test_a_type_that_numpy_does_not_know_is_refused() -> None:
     with pytest.raises(ValueError, match="float32"):
         a_key(dtype="float33")

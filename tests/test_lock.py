@@ -75,6 +75,16 @@ def test_a_lock_in_a_folder_that_is_not_there_yet(tmp_path: Path) -> None:
         assert (tmp_path / "new" / "lock").exists()
 
 
+def test_a_lock_by_a_link_is_the_lock_it_points_to(tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(tmp_path / "lock")
+    with (
+        file_lock(tmp_path / "link"),
+        pytest.raises(LockError),
+        file_lock(tmp_path / "lock", timeout_s=0),
+    ):
+        pass
+
+
 def test_a_lock_that_cannot_be_opened_says_what_to_do(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(LockError, match="TUNER_LOCK_FOLDER"), file_lock(tmp_path / "file" / "lock"):

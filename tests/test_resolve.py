@@ -245,6 +245,44 @@ def test_a_stored_value_that_would_kill_the_process_is_not_an_answer(
     assert stored not in pool.chunks
 
 
+@pytest.mark.parametrize(
+    "odd",
+    [
+        {"model_file": Path("/models/robot.xml")},
+        {"model_file": "\udcff.xml"},
+        {"seed": np.int64(3)},
+        {"time_budget_s": np.float32(0.2)},
+        {"bench_nsteps": np.int32(4)},
+        {"backend_type": "\udc80"},
+    ],
+)
+def test_an_odd_but_usable_argument_is_stored_and_found_again(
+    pool: SleepingPool, database: Path, odd: dict[str, Any]
+) -> None:
+    first = resolve(pool, database, **odd)
+    steps = len(pool.chunks)
+    assert resolve(pool, database, **odd) == first
+    assert len(pool.chunks) == steps > 4
+
+
+@pytest.mark.parametrize("odd", [{"seed": 2**63}, {"seed": -1}, {"bench_nsteps": 0}])
+def test_an_argument_that_could_not_be_stored_is_refused_before_anything_is_timed(
+    pool: SleepingPool, database: Path, odd: dict[str, Any]
+) -> None:
+    assert resolve(pool, database, **odd) is None
+    assert pool.chunks == []
+
+
+def test_without_a_stderr_the_line_goes_nowhere(database: Path) -> None:
+    program = f"""
+from tests.test_resolve import *
+sys.stderr = None
+resolve(SleepingPool(NUM_ENVS, NTHREAD), Path({str(database)!r}))
+"""
+    child = subprocess.run([sys.executable, "-c", program], capture_output=True, check=True)
+    assert child.stdout == b""
+
+
 @pytest.mark.parametrize("signal", [KeyboardInterrupt, SystemExit])
 def test_the_user_can_still_stop_the_job(database: Path, signal: type[BaseException]) -> None:
     class Stopped(SleepingPool):

@@ -85,6 +85,8 @@ def test_every_table_is_strict_and_every_constraint_has_a_name(
         "UPDATE verdict SET chunk_size = 0",
         "UPDATE verdict SET decided = 2",
         "UPDATE verdict SET decided = 0",
+        "UPDATE verdict SET decided = 0, reason = 'bogus'",
+        "UPDATE verdict SET last_measured_utc = 'zzz'",
         "UPDATE verdict SET gain = 0.1, gain_low = 0.2, gain_high = 0.3",
         "UPDATE run SET state = 'sleeping'",
         "UPDATE run SET finished_utc = 'yesterday'",

@@ -20,6 +20,13 @@ def test_variants_count() -> None:
     assert model_signature(MODEL, 3)["n_variants"] == 3
 
 
+@pytest.mark.parametrize("count", [1.5, float("inf"), "7", None])
+def test_a_count_that_is_no_whole_number_is_refused(count: object) -> None:
+    model = SimpleNamespace(**(vars(MODEL) | {"nq": count}))
+    with pytest.raises(ValueError, match="nq"):
+        model_signature(model, 1)
+
+
 def test_something_that_is_no_model_is_refused() -> None:
     with pytest.raises(ValueError, match="nsensordata"):
         model_signature(SimpleNamespace(nq=1), 1)

@@ -6,17 +6,16 @@ native default is a full answer: {"chunk_size": None} is stored and found like a
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from tuner.candidates import checked_chunk_size, whole_number
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey
-from tuner.records import Candidate, Circumstances, Run, Sample, Verdict
+from tuner.paths import cache_path, database_file
+from tuner.records import LARGEST_INTEGER, Candidate, Circumstances, Run, Sample, Verdict
 from tuner.store.lookup import read_answers
 
 KNOWN_FIELDS = ("chunk_size", "per_candidate_ms", "model_file", "hostname")
@@ -34,7 +33,7 @@ def load_cache(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     Raises:
         DatabaseError: if the file is there and is not a tuning database.
     """
-    return read_answers(Path(path))
+    return read_answers(database_file(path))
 
 
 def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]) -> None:
@@ -53,6 +52,8 @@ def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]
     from tuner.store.ledger import check_digest, save_run  # SQLAlchemy, on the cold path only
 
     check_digest(key)
+    if not isinstance(value, Mapping):
+        raise ArgumentError(f'value must be a dict such as {{"chunk_size": 4}}, received {value!r}')
     timings = _timings(value)
     verdict = Verdict(
         candidate=Candidate(_chunk_size(value, key)),
@@ -71,7 +72,7 @@ def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]
         circumstances=Circumstances(hostname=_text(value, "hostname")),
         other_facts={name: item for name, item in value.items() if name not in KNOWN_FIELDS},
     )
-    save_run(Path(path), key, run, verdict, timings)
+    save_run(cache_path(path), key, run, verdict, timings)
 
 
 def _chunk_size(value: Mapping[str, Any], key: str) -> int | None:
@@ -84,16 +85,21 @@ def _chunk_size(value: Mapping[str, Any], key: str) -> int | None:
         return None
     if isinstance(key, CacheKey):
         return checked_chunk_size(value["chunk_size"], key.facts.num_envs)
-    return whole_number(value["chunk_size"], "chunk_size")
+    return whole_number(value["chunk_size"], "chunk_size", most=LARGEST_INTEGER)
 
 
 def _timings(value: Mapping[str, Any]) -> dict[str, float]:
     timings = value.get("per_candidate_ms") or {}
+    if not isinstance(timings, Mapping):
+        raise ArgumentError(
+            f'per_candidate_ms must be a dict such as {{"None": 9.4}}, received {timings!r}'
+        )
     return {str(name): _positive(ms, str(name)) for name, ms in timings.items()}
 
 
 def _positive(ms: Any, name: str) -> float:
-    if isinstance(ms, (bool, str)) or not hasattr(ms, "__float__") or not 0 < ms < math.inf:
+    most = LARGEST_INTEGER / NANOSECONDS_PER_MS
+    if isinstance(ms, (bool, str)) or not hasattr(ms, "__float__") or not 0 < ms < most:
         raise ArgumentError(
             f"per_candidate_ms[{name!r}] is {ms!r}: give milliseconds, a number above 0"
         )
@@ -104,9 +110,7 @@ def _samples(timings: Mapping[str, float]) -> tuple[Sample, ...]:
     """Keep each candidate's time as the one sample of it that is known."""
     return tuple(
         Sample(
-            candidate=Candidate(
-                None if name == "None" else whole_number(_number(name), "candidate")
-            ),
+            candidate=_candidate(name),
             round=0,
             order=order,
             nanoseconds=max(1, round(ms * NANOSECONDS_PER_MS)),
@@ -115,8 +119,12 @@ def _samples(timings: Mapping[str, float]) -> tuple[Sample, ...]:
     )
 
 
-def _number(name: str) -> int | str:
-    return int(name) if name.isdecimal() else name
+def _candidate(name: str) -> Candidate:
+    if name == "None":
+        return Candidate(None)
+    if not (name.isascii() and name.isdecimal()) or str(int(name)) != name:
+        raise ArgumentError(f'a candidate is named "None" or by its chunk size, received {name!r}')
+    return Candidate(whole_number(int(name), "candidate", most=LARGEST_INTEGER))
 
 
 def _text(value: Mapping[str, Any], name: str) -> str | None:

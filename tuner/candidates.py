@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from operator import index
 from typing import Any
 
 from tuner.errors import ArgumentError
@@ -104,6 +105,9 @@ def checked_chunk_size(value: Any, num_envs: int) -> int:
 
 
 def _integer(value: Any, name: str) -> int:
-    if type(value).__name__ in ("bool", "bool_") or not hasattr(value, "__index__"):
-        raise ArgumentError(f"{name} must be a whole number >= 1, received {value!r}")
-    return int(value.__index__())
+    try:
+        if type(value).__name__ in ("bool", "bool_"):
+            raise TypeError
+        return index(value)
+    except TypeError:  # NumPy's arrays claim to be whole numbers until they are asked
+        raise ArgumentError(f"{name} must be a whole number >= 1, received {value!r}") from None

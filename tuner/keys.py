@@ -10,6 +10,7 @@ import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from tuner.candidates import whole_number
 from tuner.errors import ArgumentError
 
 try:
@@ -115,17 +116,17 @@ def make_cache_key(
         The digest, a `str`; the same for the same facts in every process.
 
     Raises:
-        ArgumentError: for a fact with no canonical form.
+        ArgumentError: for a fact with no canonical form, or a number that is not whole.
     """
     facts = KeyFacts(
         model=_plain(dict(model_sig)),
         device=_plain(dict(device)),
         backend_type=str(backend_type),
-        num_envs=int(num_envs),
-        nthread=int(nthread),
+        num_envs=whole_number(num_envs, "num_envs"),
+        nthread=whole_number(nthread, "nthread"),
         dtype=dtype_name(dtype),
         post_step_forward_sensor=bool(post_step_forward_sensor),
-        bench_nsteps=int(bench_nsteps),
+        bench_nsteps=whole_number(bench_nsteps, "bench_nsteps"),
     )
     return key_of(facts)
 
@@ -156,7 +157,7 @@ def _plain(value: Any) -> Any:
     if value is None or type(value) in (bool, int, str):
         return value
     if isinstance(value, Mapping):
-        return {str(name): _plain(item) for name, item in value.items()}
+        return {_name(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]
     if isinstance(value, float) and value - value == 0.0:  # NaN and infinities fail this
@@ -168,3 +169,9 @@ def _plain(value: Any) -> Any:
     raise ArgumentError(
         f"{value!r} cannot be part of a key: use numbers, texts, lists and dicts of them"
     )
+
+
+def _name(name: Any) -> str:
+    if not isinstance(name, str):  # 1 and "1" would be one name in JSON, and one fact be lost
+        raise ArgumentError(f"a fact's name must be a text, received {name!r}")
+    return str(name)

@@ -35,7 +35,7 @@ def load_model(path: str | os.PathLike[str]) -> Any:
     with captured_warnings() as warnings:
         try:
             return load(str(file))
-        except (ValueError, RuntimeError, MemoryError, mujoco.FatalError) as error:
+        except (TypeError, ValueError, RuntimeError, MemoryError, mujoco.FatalError) as error:
             reason = _one_line("; ".join([str(error), *warnings]))
             kind = "binary model of this MuJoCo" if binary else "MuJoCo model"
             advice = f" (mujoco {mujoco.__version__}; save it again as .xml)" if binary else ""

@@ -29,5 +29,5 @@ def _say(level: str, message: str) -> None:
         logger = logging.getLogger(LOGGER) if logging else None
         if logging is not None and logger is not None and logger.hasHandlers():
             logger.log(getattr(logging, level), "%s", line)
-        else:
+        elif sys.stderr is not None:  # print would take None for stdout
             print(f"tuner: {line}", file=sys.stderr, flush=True)

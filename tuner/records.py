@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+LARGEST_INTEGER = 2**63 - 1
+"""The largest whole number that a database holds."""
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class Candidate:

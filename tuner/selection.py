@@ -56,7 +56,11 @@ def select_chunk_size(
         margin: share of the default's time that a candidate must save.
         tie_tol: how much slower than the fastest still counts as equal.
     """
-    usable = {c: t for c, t in timings.items() if math.isfinite(t) and t > 0}
+    usable = {
+        None if c is None else int(c): float(t)
+        for c, t in timings.items()
+        if t is not None and math.isfinite(t) and t > 0
+    }
     default = usable.pop(None, None)
     if default is None:
         return None
@@ -209,9 +213,9 @@ def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | Non
     if verdict.reason is None:
         return head
     remedy = {
-        "budget": "time ran out: a larger time budget would settle it",
-        "noise": "the machine is too noisy: a quieter one or a larger time budget would settle it",
-        "too few": "too few timings: a larger time budget would settle it",
+        "budget": "time ran out: measuring again with a larger time budget would settle it",
+        "noise": "the machine is noisy: measuring again when it is quieter would settle it",
+        "too few": "too few timings: measuring again with a larger time budget would settle it",
     }[verdict.reason]
     return f"{head}; undecided, {remedy}"
 

@@ -23,7 +23,7 @@ from tuner.errors import ArgumentError
 from tuner.keys import CacheKey
 from tuner.pools import Pool, pool_identity
 from tuner.race import Progress, race_chunk_sizes
-from tuner.records import Race, Run, Verdict
+from tuner.records import LARGEST_INTEGER, Race, Run, Verdict
 from tuner.store.engine import check_writable
 from tuner.store.ledger import save_run
 from tuner.store.migrate import upgrade
@@ -91,12 +91,15 @@ def measure_and_save(
     upgrade(file)
     check_writable(file)
     facts = key.facts
+    time_budget_s = float(time_budget_s)
+    if seed is not None and not 0 <= seed <= LARGEST_INTEGER:
+        raise ArgumentError(f"seed must be a whole number from 0 to {LARGEST_INTEGER}, got {seed}")
     if len(work.state) != facts.num_envs:
         raise ArgumentError(
             f"state has {len(work.state)} rows and num_envs is {facts.num_envs}: "
             "give one row per environment"
         )
-    seed = int.from_bytes(os.urandom(6)) if seed is None else seed
+    seed = int.from_bytes(os.urandom(6)) if seed is None else int(seed)
     pool_name, pool_version = pool_identity(work.pool)
     around = circumstances()
     started = datetime.now(UTC)
@@ -111,7 +114,7 @@ def measure_and_save(
             pool_version=pool_version,
             seed=seed,
             time_budget_seconds=time_budget_s,
-            model_file=model_file,
+            model_file=None if model_file is None else os.fspath(model_file),
             circumstances=around,
             **outcome,
         )

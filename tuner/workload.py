@@ -6,6 +6,7 @@ look-up in the database costs no import of the physics engine.
 
 from __future__ import annotations
 
+from operator import index
 from typing import Any
 
 from tuner.errors import ArgumentError
@@ -28,9 +29,9 @@ def model_signature(model: Any, n_variants: int) -> dict[str, int]:
         ArgumentError: if the model lacks one of them, or it is not a whole number.
     """
     try:
-        signature = {name: int(getattr(model, name)) for name in SIGNATURE_FIELDS}
-        signature["n_variants"] = int(n_variants)
-    except (AttributeError, TypeError, ValueError) as error:
+        signature = {name: index(getattr(model, name)) for name in SIGNATURE_FIELDS}
+        signature["n_variants"] = index(n_variants)
+    except (AttributeError, TypeError) as error:
         raise ArgumentError(
             f"no model signature from a {type(model).__name__}: {error}; "
             f"a model has {', '.join(SIGNATURE_FIELDS)}"

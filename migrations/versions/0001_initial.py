@@ -182,7 +182,13 @@ def run_tables() -> None:
         ),
         sa.CheckConstraint("chunk_size >= 1", name="ck_verdict_chunk_size"),
         sa.CheckConstraint("decided IN (0, 1)", name="ck_verdict_decided"),
-        sa.CheckConstraint("decided = 1 OR reason IS NOT NULL", name="ck_verdict_reason"),
+        sa.CheckConstraint(
+            "decided = 1 OR reason IS NOT NULL AND reason IN ('budget', 'noise', 'too few')",
+            name="ck_verdict_reason",
+        ),
+        sa.CheckConstraint(
+            "last_measured_utc LIKE '____-__-__T__:__:__%Z'", name="ck_verdict_last_measured_utc"
+        ),
         sa.CheckConstraint("gain_low <= gain AND gain <= gain_high", name="ck_verdict_gain"),
         sa.CheckConstraint("runs >= 1", name="ck_verdict_runs"),
         sa.CheckConstraint("samples >= 0", name="ck_verdict_samples"),

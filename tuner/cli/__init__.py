@@ -6,20 +6,30 @@ What was asked for goes to stdout, everything else to stderr. 0: done; 1: refuse
 
 from __future__ import annotations
 
+import io
+import sys
+
 import click
 
 import tuner
 from tuner.cli.database import db
 from tuner.cli.doctor import doctor
-from tuner.cli.options import Failing, database_option
+from tuner.cli.options import Failing, database_option_of_all
 from tuner.cli.show import list_keys, show
 from tuner.cli.tune import tune
 
 
+def _take_any_text() -> None:
+    """Print what the terminal cannot show as escapes, instead of failing on it."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
 @click.group(cls=Failing, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(tuner.__version__, prog_name="tuner")
-@database_option
-def main(database: str | None) -> None:
+@database_option_of_all
+def main() -> None:
     """Measure how many MuJoCo environments one work item should hold, and keep the timings.
 
     \b
@@ -27,6 +37,7 @@ def main(database: str | None) -> None:
       tuner tune robot.xml --num-envs 1024
       tuner list
     """
+    _take_any_text()
 
 
 main.add_command(tune)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -12,6 +11,7 @@ import click
 
 from tuner.errors import TunerError
 from tuner.paths import DATABASE_VARIABLE, cache_path
+from tuner.store.diagnosis import exists, is_empty
 
 FAILED = 1
 USAGE = 2
@@ -29,6 +29,9 @@ class Failing(click.Group):
             return super().invoke(ctx)
         except TunerError as error:
             fail(ctx, str(error))
+        except (OSError, MemoryError, OverflowError, UnicodeError) as error:
+            # The terminal's and the machine's own limits: a full disk behind stdout, say.
+            fail(ctx, f"{type(error).__name__}: {error}")
         except click.ClickException as error:
             if error.exit_code == USAGE:
                 raise  # click shows how the command is used
@@ -43,13 +46,22 @@ def fail(ctx: click.Context, message: str) -> NoReturn:
 
 def database_option(command: Command) -> Command:
     """Add --database, which counts wherever on the line it stands; the last one wins."""
+    return _database(expose_value=True)(command)
+
+
+def database_option_of_all(command: Command) -> Command:
+    """Add --database in front of a subcommand, which is handed it."""
+    return _database(expose_value=False)(command)
+
+
+def _database(*, expose_value: bool) -> Callable[[Command], Command]:
     return click.option(
         "--database",
         metavar="PATH|URL",
-        expose_value=True,
+        expose_value=expose_value,
         callback=_remember,
         help=f"The tuning database.  [default: ${DATABASE_VARIABLE}, then the user's data folder]",
-    )(command)
+    )
 
 
 def _remember(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
@@ -66,14 +78,13 @@ def existing(database: str | None) -> Path:
         click.ClickException: if there is none; reading never makes one.
     """
     file = cache_path(database)
-    if not file.exists():
+    if not exists(file) or is_empty(file):
         raise click.ClickException(
-            f"there is no tuning database at {file}: `tuner tune MODEL.xml --num-envs N` makes it"
+            f"there is no tuning in {file} yet: `tuner tune MODEL.xml --num-envs N` makes one"
         )
     return file
 
 
 def print_json(value: Any) -> None:
     """Print what a program is to read."""
-    json.dump(value, sys.stdout, indent=2, allow_nan=False)
-    sys.stdout.write("\n")
+    click.echo(json.dumps(value, indent=2, allow_nan=False))

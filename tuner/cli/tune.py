@@ -32,18 +32,18 @@ MOTION_SEED = 0
 @click.command()
 @click.argument("model_file", metavar="MODEL.xml", type=click.Path(path_type=Path))
 @click.option(
-    "--num-envs", type=click.IntRange(min=1), required=True, help="Environments in one step."
+    "--num-envs", type=click.IntRange(1, 10**7), required=True, help="Environments in one step."
 )
 @click.option(
     "--nthread",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 4096),
     default=usable_cpus,
     show_default="the CPUs this process may use",
     help="Threads of the pool.",
 )
 @click.option(
     "--nstep",
-    type=click.IntRange(min=1),
+    type=click.IntRange(1, 10**6),
     default=5,
     show_default=True,
     help="Physics steps in one step of the pool.",
@@ -83,7 +83,9 @@ MOTION_SEED = 0
     show_default="the time budget and 5 more",
     help="Seconds to wait for another process of this machine that is measuring.",
 )
-@click.option("--seed", type=click.IntRange(min=0), help="Draw the order of the timings from this.")
+@click.option(
+    "--seed", type=click.IntRange(0, 2**63 - 1), help="Draw the order of the timings from this."
+)
 @click.option("--force", is_flag=True, help="Measure again, and add the run to what is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @database_option
@@ -244,6 +246,8 @@ def _sentence(outcome: Outcome, key: CacheKey) -> str:
         gain_high=answer.gain_high,
     )
     sentence = explain_verdict(verdict, timings=answer.samples, pool_seconds=seconds)
+    if not answer.decided:
+        sentence += " (--force, --time-budget)"
     return f"{sentence} (the native default here is {native})"
 
 

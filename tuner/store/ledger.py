@@ -18,13 +18,10 @@ from sqlalchemy.dialects.sqlite import insert
 
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey, KeyFacts, canonical_json, device_digest, model_digest
-from tuner.records import Run, Sample, Verdict
+from tuner.records import LARGEST_INTEGER, Run, Sample, Verdict
 from tuner.store import schema
 from tuner.store.engine import reading, writing
 from tuner.store.migrate import upgrade
-
-LARGEST_INTEGER = 2**63 - 1
-
 
 # Statements are made once: making them takes longer than SQLite takes to carry them out.
 FIND_KEY = sa.select(schema.tuning_key.c.key_id, schema.tuning_key.c.model_id).where(
@@ -166,7 +163,7 @@ def _key_values(connection: sa.Connection, facts: KeyFacts) -> dict[str, Any]:
     return {
         "model_id": _find_or_insert(connection, schema.model, "model_id", model_row),
         "device_id": _find_or_insert(connection, schema.device, "device_id", device_row),
-        **{name: getattr(facts, name) for name in schema.RUN_PARAMETERS},
+        **_storable({name: getattr(facts, name) for name in schema.RUN_PARAMETERS}),
         "post_step_forward_sensor": int(facts.post_step_forward_sensor),
     }
 
@@ -195,7 +192,7 @@ def _find_or_insert(
     found = connection.execute(query).scalar()
     if found is None:
         found = connection.execute(
-            sa.insert(table).returning(table.c[id_name]), values
+            sa.insert(table).returning(table.c[id_name]), _storable(values)
         ).scalar_one()
     return int(found)
 
@@ -226,7 +223,7 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "message": run.message,
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
-    result = connection.execute(INSERT_RUN, values)
+    result = connection.execute(INSERT_RUN, _storable(values))
     return int(result.scalar_one())
 
 
@@ -282,5 +279,17 @@ def check_digest(key: str) -> None:
     Raises:
         ArgumentError: if it is not a text of 1 to 1000 characters.
     """
-    if not isinstance(key, str) or not 1 <= len(key) <= 1000:
+    if not isinstance(key, str) or not 1 <= len(key) <= 1000 or storable_text(key) != key:
         raise ArgumentError(f"key {str(key)[:50]!r} is not a key: give what make_cache_key returns")
+
+
+def storable_text(text: str) -> str:
+    """Write a text so that a database can hold it: file names may hold bytes that are no text."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
+
+
+def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        name: storable_text(value) if isinstance(value, str) else value
+        for name, value in values.items()
+    }

@@ -52,7 +52,7 @@ def file_lock(
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise _cannot("make the folder of", path, error) from error
-    with _taken(path, timeout_s, lambda: False):
+    with _taken(path, timeout_s, lambda: False, follow=True):
         yield
 
 
@@ -75,7 +75,7 @@ def measuring_turn(wait_s: float, *, unless: Callable[[], bool]) -> Iterator[boo
     Raises:
         LockError: if the lock cannot be used, or the time is up.
     """
-    with _taken(measuring_lock_path(), wait_s, unless) as mine:
+    with _taken(measuring_lock_path(), wait_s, unless, follow=False) as mine:
         yield mine
 
 
@@ -90,11 +90,13 @@ def measuring_lock_path() -> Path:
 
 
 @contextmanager
-def _taken(path: Path, timeout_s: float | None, unless: Callable[[], bool]) -> Iterator[bool]:
+def _taken(
+    path: Path, timeout_s: float | None, unless: Callable[[], bool], *, follow: bool
+) -> Iterator[bool]:
     if sys.platform == "win32":
         yield True
         return
-    descriptor = _open(path)
+    descriptor = _open(path, follow=follow)
     _held.add(descriptor)
     try:
         yield _wait(descriptor, path, timeout_s, unless)
@@ -103,14 +105,14 @@ def _taken(path: Path, timeout_s: float | None, unless: Callable[[], bool]) -> I
         os.close(descriptor)  # closing releases: this is the lock's only descriptor
 
 
-def _open(path: Path) -> int:
+def _open(path: Path, *, follow: bool) -> int:
     """Open a lock file that may be somebody else's, or make it for everybody.
 
     Reading is all that flock needs, so another user's file will do. It is not opened with
     O_CREAT where it exists: in a sticky folder Linux refuses that for another user's file.
-    Links are not followed and a pipe is not waited for: the folder may be anybody's.
+    In a folder that may be anybody's, links are not followed; a pipe is never waited for.
     """
-    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
         try:
             descriptor = os.open(path, flags)

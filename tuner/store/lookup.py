@@ -19,7 +19,7 @@ from tuner.store.diagnosis import (
     is_empty,
     other_revision,
 )
-from tuner.store.sqlite import query
+from tuner.store.sqlite import error_name, query
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -66,7 +66,7 @@ def find_answer(database: str | PathLike[str], key: str, num_envs: int | None) -
     try:
         rows = query(database, ONE_ANSWER, (str(key), REVISION))
     except sqlite3.Error as error:
-        if is_empty(database):
+        if error_name(error) == "SQLITE_ERROR" and is_empty(database):
             return Miss("the database is empty")
         raise explained(database, error) from error
     if not rows:
@@ -87,7 +87,7 @@ def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
     try:
         rows = query(database, ALL_ANSWERS)
     except sqlite3.Error as error:
-        if is_empty(database):
+        if error_name(error) == "SQLITE_ERROR" and is_empty(database):
             return {}
         raise explained(database, error) from error
     return {
