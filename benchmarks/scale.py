@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.hit import ROOT, hit, in_turn, ratio, raw, the_key
+from benchmarks.hit import ROOT, hit, in_turn, keep_bytecode, ratio, raw, the_key
 from tuner import store_cache
 from tuner.records import Candidate, Run, Sample, Verdict
 from tuner.store.ledger import save_run
@@ -182,6 +182,7 @@ def main() -> None:
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="tuner-scale-") as name:
         folder = Path(name)
+        keep_bytecode(folder / "bytecode")
         figures = hits_by_size(folder, options.rounds)
         figures |= storing(folder, max(20, options.rounds // 4))
         figures |= listing(folder, 20)
