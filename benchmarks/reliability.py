@@ -7,6 +7,7 @@ python -m benchmarks.reliability --quick    # the same in small
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import random
@@ -22,8 +23,10 @@ from pathlib import Path
 
 from tests.facts import a_key
 from tests.jobs import ROOT, finish, start_job, wait_until_stepping
-from tests.test_crashes import VALUE, store_and_die
+from tests.test_crashes import VALUE, Failing, open_to_fail, store_and_die
 from tuner import load_cache, store_cache
+from tuner.errors import DatabaseError
+from tuner.store import engine
 from tuner.store.migrate import upgrade
 
 OPENING = (
@@ -52,6 +55,7 @@ def main() -> None:
             stopped_holder(folder, rounds=1 if quick else 3),
             kills(folder, count=20 if quick else 300),
             killed_jobs(folder, count=5 if quick else 40),
+            faults(folder),
         ]
         for step in steps:
             for figure, value in step:
@@ -182,6 +186,32 @@ def killed_jobs(folder: Path, count: int) -> Figures:
     yield "killed while tuning: jobs, of them killed", f"{count}, {killed}"
     yield "killed while tuning: runs stored", stored
     yield "killed while tuning: runs lost or torn", lost
+
+
+def faults(folder: Path) -> Figures:
+    """Let every single statement of storing an answer fail, in each of two ways."""
+    database = folder / "faults.db"
+    store_cache(database, "old", VALUE)
+    real = engine.open_for_writing
+    injected = lost = 0
+    for error in ("disk I/O error", "database or disk is full"):
+        Failing.error = error
+        for statement in itertools.count(1):
+            engine.open_for_writing = open_to_fail
+            Failing.left = statement
+            try:
+                store_cache(database, f"{error} {statement}", VALUE)
+            except DatabaseError:
+                injected += 1
+                lost += load_cache(database).keys() != {"old"} or not sound(database)
+                continue
+            finally:
+                engine.open_for_writing = real
+            database.unlink()
+            store_cache(database, "old", VALUE)
+            break
+    yield "statements made to fail", injected
+    yield "statements made to fail: rows lost or torn", lost
 
 
 def sound(database: Path) -> bool:

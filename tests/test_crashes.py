@@ -108,17 +108,19 @@ class FailingCursor(sqlite3.Cursor):
         return super().executemany(*arguments)
 
 
+def open_to_fail(file: Path) -> sqlite3.Connection:
+    """Open a file as the store does, on a connection that fails when it is told to."""
+    connection = sqlite3.connect(file, isolation_level=None, factory=Failing)
+    connection.execute("PRAGMA foreign_keys = ON")
+    return connection
+
+
 @pytest.mark.parametrize("error", ["disk I/O error", "database or disk is full"])
 def test_a_fault_at_any_statement_leaves_all_or_nothing(
     database: Path, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
-    def open_for_writing(file: Path) -> sqlite3.Connection:
-        connection = sqlite3.connect(file, isolation_level=None, factory=Failing)
-        connection.execute("PRAGMA foreign_keys = ON")
-        return connection
-
     store_cache(database, "old", VALUE)
-    monkeypatch.setattr(engine, "open_for_writing", open_for_writing)
+    monkeypatch.setattr(engine, "open_for_writing", open_to_fail)
     Failing.error = error
     faults: list[str] = []
     for statement in range(1, 200):
