@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import math
 import multiprocessing
 import os
 import sys
@@ -196,10 +197,7 @@ def breakdown(outcomes: Sequence[Outcome], plan: str, by: str) -> dict[str, dict
 
 
 def _run_all(problem: Problem) -> list[Outcome]:
-    return [run(problem, plan) for plan in _PLANS_WANTED]
-
-
-_PLANS_WANTED: list[str] = list(PLANS)
+    return [run(problem, plan) for plan in PLANS]
 
 
 def measure(todo: Sequence[Problem], jobs: int = 1, *, show: bool = False) -> list[Outcome]:
@@ -220,6 +218,10 @@ def measure(todo: Sequence[Problem], jobs: int = 1, *, show: bool = False) -> li
     return outcomes
 
 
+def _share(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2%}"
+
+
 def _print_rows(rows: dict[str, dict[str, float]], heading: str) -> None:
     print(
         f"{heading:<14}{'runs':>6}{'regret':>9}{'p95':>8}{'harm':>8}{'left':>8}"
@@ -227,8 +229,9 @@ def _print_rows(rows: dict[str, dict[str, float]], heading: str) -> None:
     )
     for name, r in rows.items():
         print(
-            f"{name:<14}{r['runs']:>6.0f}{r['mean_regret']:>9.2%}{r['p95_regret']:>8.2%}"
-            f"{r['harm']:>8.2%}{r['left_when_equal']:>8.2%}{r['pool_seconds']:>10.0f}"
+            f"{name:<14}{r['runs']:>6.0f}{_share(r['mean_regret']):>9}"
+            f"{_share(r['p95_regret']):>8}{_share(r['harm']):>8}"
+            f"{_share(r['left_when_equal']):>8}{r['pool_seconds']:>10.0f}"
             f"{r['timings']:>9.1f}{r['seconds_ratio']:>8.3f}"
         )
 
@@ -247,7 +250,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     todo = problems(seeds, held_out=options.held_out)
     outcomes = measure(todo, options.jobs, show=True)
     if options.json:
-        print(json.dumps({"plans": table(outcomes), "outcomes": [asdict(o) for o in outcomes]}))
+        main_group = [o for o in outcomes if o.group in ("main", "equal")]
+        print(json.dumps({"plans": table(main_group), "outcomes": [asdict(o) for o in outcomes]}))
         return 0
     _print_rows(table([o for o in outcomes if o.group in ("main", "equal")]), "plan")
     for group in ("light", "heavy"):

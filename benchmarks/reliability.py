@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from unittest import mock
 
 from tests.facts import a_key
 from tests.jobs import ROOT, finish, start_job, wait_until_stepping
@@ -192,24 +193,18 @@ def faults(folder: Path) -> Figures:
     """Let every single statement of storing an answer fail, in each of two ways."""
     database = folder / "faults.db"
     store_cache(database, "old", VALUE)
-    real = engine.open_for_writing
     injected = lost = 0
     for error in ("disk I/O error", "database or disk is full"):
         Failing.error = error
         for statement in itertools.count(1):
-            engine.open_for_writing = open_to_fail
             Failing.left = statement
             try:
-                store_cache(database, f"{error} {statement}", VALUE)
+                with mock.patch.object(engine, "open_for_writing", open_to_fail):
+                    store_cache(database, f"{error} {statement}", VALUE)
+                break
             except DatabaseError:
                 injected += 1
-                lost += load_cache(database).keys() != {"old"} or not sound(database)
-                continue
-            finally:
-                engine.open_for_writing = real
-            database.unlink()
-            store_cache(database, "old", VALUE)
-            break
+                lost += load_cache(database).get("old") != VALUE or not sound(database)
     yield "statements made to fail", injected
     yield "statements made to fail: rows lost or torn", lost
 
