@@ -246,3 +246,142 @@ def test_absurd_texts_in_a_row_do_no_harm(database: Path, timings: str) -> None:
     connection.close()
     assert resolve(SleepingPool(NUM_ENVS, NTHREAD), database) == 4
     assert load_cache(database)[its_key()]["chunk_size"] == 4
+
+
+def foreign_by_revision(database: Path) -> None:
+    _execute(
+        database,
+        "CREATE TABLE alembic_version (version_num)",
+        "INSERT INTO alembic_version VALUES ('0001')",
+        "CREATE TABLE invoices (total)",
+    )
+
+
+def foreign_by_table(database: Path) -> None:
+    _execute(database, "CREATE TABLE device (name)", "CREATE TABLE run (miles)")
+
+
+def foreign_views(database: Path) -> None:
+    _execute(database, "CREATE VIEW everything AS SELECT 1 AS one")
+
+
+@pytest.mark.parametrize("spoil", [foreign_by_revision, foreign_by_table, foreign_views])
+def test_a_database_that_only_looks_like_ours_is_never_touched(
+    database: Path, spoil: Callable[[Path], None]
+) -> None:
+    spoil(database)
+    content = database.read_bytes()
+    for deed in (check, repair, load_cache):
+        with pytest.raises(DatabaseError, match="something else"):
+            deed(database)
+    with pytest.raises(DatabaseError, match="something else"):
+        store_cache(database, "new", {"chunk_size": 2})
+    assert database.read_bytes() == content
+    assert list(database.parent.iterdir()) == [database]
+
+
+@pytest.mark.parametrize("begin", ["BEGIN EXCLUSIVE", "BEGIN IMMEDIATE"])
+def test_a_database_that_is_only_locked_is_not_repaired(
+    database: Path, monkeypatch: pytest.MonkeyPatch, begin: str
+) -> None:
+    monkeypatch.setattr("tuner.store.sqlite.READ_BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("tuner.store.repair.open_for_writing", lambda file: _impatient(file))
+    fill(database, keys=2)
+    _execute(database, "DROP VIEW run_history")
+    holder = sqlite3.connect(database, isolation_level=None)
+    holder.execute(begin)
+    with pytest.raises(DatabaseError, match="another process"):
+        repair(database)
+    holder.execute("ROLLBACK")
+    holder.close()
+    assert len(load_cache(database)) == 2
+    assert list(database.parent.iterdir()) == [database]
+
+
+def _impatient(file: Path) -> sqlite3.Connection:
+    return sqlite3.connect(file, timeout=0.1, isolation_level=None)
+
+
+def test_a_repair_that_fails_leaves_everything_where_it_was(
+    database: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(database, keys=2)
+    writer = sqlite3.connect(database, isolation_level=None)
+    writer.execute("PRAGMA journal_mode = WAL")
+    writer.execute("DROP VIEW run_history")
+    writer.execute("UPDATE verdict SET chunk_size = 7")
+    before = sorted(file.name for file in database.parent.iterdir())
+
+    def no_links(*_: object) -> None:
+        raise PermissionError(1, "Operation not permitted", str(database))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "link", no_links)
+        with pytest.raises(DatabaseError, match="where it was"):
+            repair(database)
+    assert sorted(file.name for file in database.parent.iterdir()) == before
+    assert {value["chunk_size"] for value in load_cache(database).values()} == {7}
+    writer.close()
+
+
+def test_repair_follows_a_link_and_keeps_the_mode(database: Path, tmp_path: Path) -> None:
+    fill(database, keys=2)
+    _execute(database, "DROP VIEW run_history")
+    database.chmod(0o640)
+    link = tmp_path / "elsewhere" / "link.db"
+    link.parent.mkdir()
+    link.symlink_to(database)
+    (database.parent / f"{database.name}.repairing").write_text("what a killed repair left")
+    done = repair(link)
+    assert done is not None
+    assert link.is_symlink()
+    assert done.moved_to.parent == database.parent
+    assert database.stat().st_mode & 0o777 == 0o640
+    assert check(database) == []
+    assert len(load_cache(link)) == 2
+    assert sorted(database.parent.glob("tuning.db*")) == sorted([database, done.moved_to])
+
+
+@pytest.mark.parametrize("column", ["reason", "per_candidate_ms"])
+def test_a_text_that_is_no_text_spoils_its_own_row_at_most(database: Path, column: str) -> None:
+    store_cache(database, its_key(), {"chunk_size": 4, "per_candidate_ms": {"4": 1.0}})
+    store_cache(database, "other", {"chunk_size": 2, "hostname": "node7"})
+    _execute(
+        database,
+        f"UPDATE verdict SET {column} = CAST(x'ff' AS TEXT) WHERE key_digest <> 'other'",
+        "UPDATE run SET hostname = CAST(x'ff7b' AS TEXT) WHERE hostname = 'node7'",
+    )
+    assert load_cache(database)["other"]["chunk_size"] == 2
+    assert resolve(SleepingPool(NUM_ENVS, NTHREAD), database) in (4, None)
+    assert any("no text" in finding.what for finding in check(database))
+    assert tuner("list", "--database", str(database)).returncode == 0
+    assert repair(database) is not None
+    assert check(database) == []
+
+
+def test_a_number_of_hundreds_of_digits_is_left_out(database: Path) -> None:
+    store_cache(database, its_key(), {"chunk_size": 4})
+    connection = sqlite3.connect(database)
+    timings = '{"4": ' + "9" * 400 + ', "' + "8" * 10**5 + '": 1.0, "16": 2.5}'
+    connection.execute("UPDATE verdict SET per_candidate_ms = ?", (timings,))
+    connection.commit()
+    connection.close()
+    assert load_cache(database)[its_key()]["per_candidate_ms"] == {"16": 2.5}
+    assert resolve(SleepingPool(NUM_ENVS, NTHREAD), database) == 4
+
+
+def test_a_trigger_of_somebody_elses_is_found(database: Path) -> None:
+    fill(database, keys=1)
+    _execute(
+        database,
+        "CREATE TRIGGER sneaky BEFORE INSERT ON sample BEGIN SELECT raise(ignore); END",
+        'CREATE TABLE "my notes" (a, CONSTRAINT c CHECK (a > 0))',
+    )
+    assert [finding.what for finding in check(database)] == ["trigger sneaky is not ours"]
+
+
+def test_texts_from_a_database_cannot_break_a_table(database: Path) -> None:
+    store_cache(database, "key", {"chunk_size": 4, "model_file": "a\nb\x1b[31m.xml"})
+    shown = tuner("list", "--database", str(database))
+    assert len(shown.stdout.splitlines()) == 2
+    assert "\x1b" not in shown.stdout

@@ -155,6 +155,56 @@ def test_threads_of_one_process_can_open_store_and_read_at_once(database: Path) 
     assert len(load_cache(database)) == 8
 
 
+def test_who_looks_while_another_makes_the_database_sees_none_or_one(tmp_path: Path) -> None:
+    program = """
+import sys
+from pathlib import Path
+from tuner.answers import Miss
+from tuner.store.lookup import find_answer, read_answers
+print("looking", flush=True)
+while not Path(sys.argv[1]).with_suffix(".done").exists():
+    assert isinstance(find_answer(sys.argv[1], "key", 8), Miss)
+    assert read_answers(sys.argv[1]) == {}
+"""
+    for number in range(4):
+        database = tmp_path / f"{number}.db"
+        looker = subprocess.Popen(
+            [sys.executable, "-c", program, str(database)],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            cwd=ROOT,
+        )
+        assert looker.stdout is not None
+        assert looker.stdout.readline() == "looking\n"
+        upgrade(database)
+        database.with_suffix(".done").touch()
+        assert looker.communicate(timeout=60)[1] == ""
+
+
+def test_a_child_of_a_fork_within_a_lock_closes_nothing_of_its_own(tmp_path: Path) -> None:
+    program = """
+import os, sys
+from tuner.store.lock import file_lock
+with file_lock(sys.argv[1]):
+    child = os.fork()
+    if child == 0:
+        mine = open(os.devnull)
+if child == 0:
+    os.fstat(mine.fileno())
+    os._exit(0)
+assert os.waitpid(child, 0)[1] == 0
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path / "lock")],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+
+
 FORKING = """
 import os, sys, threading
 from pathlib import Path

@@ -1,6 +1,6 @@
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -97,6 +97,46 @@ def test_a_bad_candidate_is_refused_before_the_pool_sees_it(bad: Any) -> None:
     with pytest.raises(ArgumentError):
         run(pool, [4], prior=[bad], clock=pool.pool.clock)
     assert not pool.seen
+
+
+@pytest.mark.parametrize("calls", [0, 1, 2, 6, 11, 20])
+def test_a_candidate_on_which_the_pool_failed_is_never_chosen(calls: int) -> None:
+    failures = 0
+    for seed in range(6):
+        left = itertools.count(calls, -1)
+
+        def before(arguments: dict[str, Any], left: Iterator[int] = left) -> None:
+            if arguments["chunk_size"] == 4 and next(left) <= 0:
+                raise MemoryError
+
+        pool = Wrapped(quiet_pool({None: 0.01, 4: 0.008, 9: 0.009, 20: 0.011}, seed), before)
+        race = run(pool, [4, 9, 20], clock=pool.pool.clock, seed=seed)
+        if race.failures:
+            failures += 1
+            assert race.verdict.chunk_size != 4
+            assert Candidate(4) not in race.verdict.ties
+    assert failures or calls > 2
+
+
+def test_a_slow_first_step_does_not_keep_a_light_pool_from_repeating() -> None:
+    inner = quiet_pool({None: 2e-5, 4: 1.8e-5})
+    first = [6e-4]
+
+    def clock() -> float:
+        return inner.clock() + (first[0] if inner.calls else 0.0)
+
+    race = run(inner, [4], clock=clock)
+    assert {sample.steps for sample in race.samples if not sample.warm_up} != {1}
+
+
+@pytest.mark.parametrize("budget", [math.nan])
+def test_a_budget_that_is_no_number_is_refused_before_the_pool_sees_anything(
+    budget: float,
+) -> None:
+    pool = quiet_pool(COSTS)
+    with pytest.raises(ArgumentError, match="time_budget_s"):
+        run(pool, [4], time_budget_s=budget)
+    assert pool.calls == 0
 
 
 def test_no_candidates_is_the_default() -> None:

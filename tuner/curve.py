@@ -21,7 +21,7 @@ candidate.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,7 +50,47 @@ STRETCH = 2
 MOST_TIMINGS = 600
 """With more timings than this (many runs judged together) the stretches get longer."""
 ITERATIONS = 12
-"""Of the variational fit, for a verdict."""
+"""Of the variational fit, at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Learned:
+    """What a fit found out about scales, for a fit of the same timings and some more."""
+
+    noise2: float
+    speed2: float
+    curve2: float
+    bump2: float
+    """Squares of the four scales."""
+    noise_w: Floats
+    """Shape (timings,): weight of each, small for one that came late."""
+    speed_w: Floats
+    """Shape (stretches - 1,): weight of each change of speed, small for a large one."""
+    bump_w: Floats
+    """Shape (candidates,): weight of each one's bump, small for a large one."""
+
+    @classmethod
+    def nothing(cls, timings: int, stretches: int, candidates: int) -> Learned:
+        """The prior guesses."""
+        return cls(
+            noise2=NOISE_SCALE**2,
+            speed2=SPEED_SCALE**2,
+            curve2=CURVE_SCALE**2,
+            bump2=BUMP_SCALE**2,
+            noise_w=np.ones(timings),
+            speed_w=np.full(stretches - 1, 0.2),
+            bump_w=np.ones(candidates),
+        )
+
+    def carried_to(self, timings: int, stretches: int, candidates: int) -> Learned:
+        """The same for more timings of the same candidates; anew if these are others."""
+        fresh = Learned.nothing(timings, stretches, candidates)
+        if len(self.noise_w) > timings or len(self.bump_w) != candidates:
+            return fresh
+        noise_w, speed_w = fresh.noise_w, fresh.speed_w
+        noise_w[: len(self.noise_w)] = self.noise_w
+        speed_w[: len(self.speed_w)] = self.speed_w
+        return replace(self, noise_w=noise_w, speed_w=speed_w)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +103,7 @@ class Fit:
     """Shape (candidates, candidates)."""
     noise: float
     """Standard deviation of the log of one timing, spikes set aside."""
+    learned: Learned
 
 
 def fit(
@@ -70,7 +111,9 @@ def fit(
     idle: Floats,
     which: NDArray[np.intp],
     logs: Floats,
-    iterations: int = ITERATIONS,
+    *,
+    tolerance: float = 0.0,
+    learned: Learned | None = None,
 ) -> Fit:
     """Fit timings taken one after another.
 
@@ -83,7 +126,10 @@ def fit(
             nothing to do in its last rounds, 0 where unknown. How much of it shows is learned.
         which: shape (timings,): index of the candidate of each timing, in the order taken.
         logs: shape (timings,): log of the time of one step.
-        iterations: How often the scales are found anew.
+        tolerance: The scales are found anew until they change by less than this share, and
+            `ITERATIONS` times at most.
+        learned: What a fit of all but the latest timings found: a better start than the prior
+            guesses, so that fewer iterations do.
     """
     n, m = len(which), len(chunks)
     trend, smooth = _curves(chunks, idle, np.unique(which))
@@ -92,11 +138,11 @@ def fit(
     stretch = np.arange(n) // (STRETCH * math.ceil(n / MOST_TIMINGS))
     levels = int(stretch[-1]) + 1
     y = logs - np.median(logs)
-    noise2, speed2, curve2, bump2 = (
-        s * s for s in (NOISE_SCALE, SPEED_SCALE, CURVE_SCALE, BUMP_SCALE)
-    )
-    noise_w, speed_w, bump_w = np.ones(n), np.full(levels - 1, 0.2), np.ones(kinds)
-    for _ in range(iterations):
+    begin = (learned or Learned.nothing(n, levels, m)).carried_to(n, levels, m)
+    noise2, speed2, curve2, bump2 = begin.noise2, begin.speed2, begin.curve2, begin.bump2
+    noise_w, speed_w, bump_w = begin.noise_w, begin.speed_w, begin.bump_w[seen]
+    for _ in range(ITERATIONS):
+        before = np.array([noise2, speed2, curve2, bump2])
         bump_v = bump2 / bump_w
         inner = _inverse(trend_s + curve2 * smooth_s + np.diag(bump_v))
         mean, cov = _solve(y, stretch, place, noise_w / noise2, speed_w / speed2, inner)
@@ -123,6 +169,10 @@ def fit(
         bump_w = (BUMP_TAIL + 1) / (BUMP_TAIL + bump_e2 / bump2)
         bump2 = _scale(np.sum(bump_w * bump_e2), kinds, BUMP_SCALE)
         curve2 = _scale(curve_e2, kinds, CURVE_SCALE)
+        if np.abs(np.array([noise2, speed2, curve2, bump2]) / before - 1).max() < tolerance:
+            break
+    every_bump_w = begin.bump_w.copy()
+    every_bump_w[seen] = bump_w
     own_bump = np.full(m, bump2)
     own_bump[seen] = bump_v
     prior = trend + curve2 * smooth + np.diag(own_bump)
@@ -136,6 +186,7 @@ def fit(
         mean=everyone - everyone[0],
         covariance=relative @ covariance @ relative.T,
         noise=float(NOISE_SPREAD * np.sqrt(noise2)),
+        learned=Learned(noise2, speed2, curve2, bump2, noise_w, speed_w, every_bump_w),
     )
 
 

@@ -9,7 +9,7 @@ import os
 import platform
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -18,7 +18,9 @@ from tuner.errors import TunerError
 from tuner.filesystem import filesystem_type, is_network
 from tuner.processors import governors, processors
 from tuner.store.diagnosis import (
+    LONGEST_NAME,
     OLDER_REVISIONS,
+    OUR_TABLES,
     REVISION,
     exists,
     explained,
@@ -50,37 +52,42 @@ def examine(database: Path) -> list[Reading]:
     Returns:
         A reading per thing, those of the database first; never raises for what it finds.
     """
-    return [*_database(database), *_versions(), *_machine()]
+    looks = (_place, _file_system, _content, _folder)
+    readings = [reading for look in looks for reading in _seen(look, database)]
+    return [*readings, *_seen(_lock, measuring_lock_path()), *_versions(), *_machine()]
 
 
-def _database(database: Path) -> Iterator[Reading]:
-    yield _place(database)
-    yield _file_system(database)
-    yield from _content(database)
-    yield _folder(database)
-    yield _lock()
-
-
-def _place(database: Path) -> Reading:
+def _seen(look: Callable[[Path], Iterable[Reading]], path: Path) -> list[Reading]:
+    """Take a look; a place that may not even be looked at is a finding as well."""
     try:
-        if exists(database):
-            return Reading("database", str(database))
-        return Reading("database", f"{database} (not made yet: the first tuning makes it)")
+        return list(look(path))
+    except OSError as error:
+        name = look.__name__.strip("_").replace("_", " ")
+        problem = f"cannot be looked at: {error.strerror}"
+        return [Reading(name, str(path)[:LONGEST_NAME], problem, "check the path's permissions")]
+
+
+def _place(database: Path) -> Iterator[Reading]:
+    try:
+        made = "" if exists(database) else " (not made yet: the first tuning makes it)"
+        yield Reading("database", f"{database}{made}")
     except TunerError as error:
-        return Reading("database", str(database), str(error), "name a file with TUNER_DATABASE")
+        place = str(database)[:LONGEST_NAME]
+        yield Reading("database", place, str(error), "name a file with TUNER_DATABASE")
 
 
-def _file_system(database: Path) -> Reading:
+def _file_system(database: Path) -> Iterator[Reading]:
     kind = filesystem_type(database)
     if is_network(kind):
-        return Reading(
+        yield Reading(
             "file system",
             f"{kind}",
             "a network file system: locks between machines cannot be counted on",
             "name a local file with TUNER_DATABASE; the rollback journal keeps this one safe "
             "as long as one machine at a time writes",
         )
-    return Reading("file system", kind or "unknown")
+    else:
+        yield Reading("file system", kind or "unknown")
 
 
 def _content(database: Path) -> Iterator[Reading]:
@@ -89,7 +96,8 @@ def _content(database: Path) -> Iterator[Reading]:
             yield Reading("schema", f"none yet, this tuner makes {REVISION}")
             return
         ((mode,),) = query(database, "PRAGMA journal_mode")
-        query(database, "SELECT count(*) FROM verdict WHERE key_digest = ''")
+        for table in sorted(OUR_TABLES):
+            query(database, f"SELECT * FROM {table} LIMIT 1")
     except sqlite3.Error as error:
         yield Reading("schema", "unreadable", str(explained(database, error)), "`tuner db check`")
         return
@@ -117,36 +125,42 @@ def _journal(mode: str) -> Reading:
     return Reading("journal mode", f"{mode}: the rollback journal is safe on every file system")
 
 
-def _folder(database: Path) -> Reading:
+def _folder(database: Path) -> Iterator[Reading]:
     folder = database.parent
     while not folder.exists() and folder != folder.parent:
         folder = folder.parent
     target = database if database.is_file() else folder
     if not os.access(folder, os.W_OK | os.X_OK) or not os.access(target, os.W_OK):
-        return Reading(
+        yield Reading(
             "writable",
             "no",
             f"{target} cannot be written: stored answers are used, nothing new is measured",
             "check its owner and permissions, or name another file with TUNER_DATABASE",
         )
+        return
     free = shutil.disk_usage(folder).free
     value = f"yes, {free / 2**30:.1f} GiB free"
     if free < LEAST_FREE_BYTES:
-        return Reading("writable", value, "the disk is almost full", "make room")
-    return Reading("writable", value)
+        yield Reading("writable", value, "the disk is almost full", "make room")
+    else:
+        yield Reading("writable", value)
 
 
-def _lock() -> Reading:
-    path = measuring_lock_path()
-    usable = os.access(path, os.R_OK) if path.exists() else os.access(path.parent, os.W_OK)
+def _lock(path: Path) -> Iterator[Reading]:
+    if os.path.lexists(path):
+        usable = path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)
+    else:
+        usable = path.parent.is_dir() and os.access(path.parent, os.W_OK)
     if not usable:
-        return Reading(
+        yield Reading(
             "measuring lock",
             str(path),
-            "it can be neither opened nor made: nothing is measured",
-            "name a folder that all users of this machine can write with TUNER_LOCK_FOLDER",
+            "it is no file that can be opened, or cannot be made: nothing is measured",
+            "remove it if it is no file, or name a folder that all users of this machine can "
+            "write with TUNER_LOCK_FOLDER",
         )
-    return Reading("measuring lock", str(path))
+    else:
+        yield Reading("measuring lock", str(path))
 
 
 def _versions() -> Iterator[Reading]:

@@ -17,11 +17,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.candidates import native_chunk_size
-from tuner.curve import ITERATIONS, Fit, fit
+from tuner.curve import Fit, Learned, fit
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -90,13 +90,18 @@ class Evidence:
     duels: dict[Candidate, Duel]
 
 
-def usable_samples(samples: Iterable[Sample], native_chunk: int | None) -> list[Sample]:
-    """The samples a verdict rests on, in the order taken, the default's twin renamed to it."""
+def usable_samples(
+    samples: Iterable[Sample], native_chunk: int | None, failed: Collection[Candidate] = ()
+) -> list[Sample]:
+    """The samples a verdict rests on, in the order taken, the default's twin renamed to it.
+
+    Those of a candidate on which the pool failed sooner or later are not among them.
+    """
     twin = Candidate(native_chunk)
     return [
         replace(s, candidate=NATIVE_DEFAULT) if s.candidate == twin else s
         for s in sorted(samples, key=lambda s: s.order)
-        if not s.warm_up and s.nanoseconds > 0
+        if not s.warm_up and s.nanoseconds > 0 and s.candidate not in failed
     ]
 
 
@@ -126,7 +131,9 @@ def weigh(
     samples: Sequence[Sample],
     work: Work,
     others: Iterable[Candidate] = (),
-    iterations: int = ITERATIONS,
+    *,
+    tolerance: float = 0.0,
+    learned: Learned | None = None,
 ) -> Evidence | None:
     """Fit the samples and add up the duels; None if the default has no sample.
 
@@ -134,7 +141,8 @@ def weigh(
         samples: as `usable_samples` gives them.
         work: what the samples timed.
         others: candidates without samples, for which the fit should say what to expect.
-        iterations: how often the fit finds its scales anew.
+        tolerance: of the fit's scales, as a share of them.
+        learned: what a fit of all but the latest samples found.
     """
     counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
     for s in samples:
@@ -148,7 +156,14 @@ def weigh(
     chunks = np.array(sizes, dtype=np.float64)
     which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
     logs = np.log([s.nanoseconds / s.steps for s in samples])
-    fitted = fit(chunks, np.array([work.idle(c) for c in sizes]), which, logs, iterations)
+    fitted = fit(
+        chunks,
+        np.array([work.idle(c) for c in sizes]),
+        which,
+        logs,
+        tolerance=tolerance,
+        learned=learned,
+    )
     return Evidence(
         candidates=candidates,
         counts=tuple(counts[c] for c in candidates),

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from tuner.curve import Learned
 from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
@@ -25,8 +26,9 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-PLANNING_ITERATIONS = 5
-"""Of the fit, for a plan: more of them plan no better and take longer than a light step."""
+TOLERANCE = 0.02
+"""Of the fit's scales, for a plan: it goes on from where the last block's ended, and to find
+them more exactly would take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
 FIRST_LIKELY = 4
@@ -77,13 +79,19 @@ class Outlook:
     leader: Candidate
     relative: tuple[float, float, float]
     """The leader's time over the default's, with the ends of a 95 % interval."""
+    learned: Learned | None = None
+    """What the fit found out about the machine and the candidates."""
 
 
 STOP: tuple[Candidate, ...] = ()
 
 
 def next_block(
-    field: Field, samples: Sequence[Sample], rng: np.random.Generator, timings_left: float
+    field: Field,
+    samples: Sequence[Sample],
+    rng: np.random.Generator,
+    timings_left: float,
+    before: Outlook | None = None,
 ) -> Outlook:
     """Plan the next block.
 
@@ -92,12 +100,17 @@ def next_block(
         samples: all samples so far, in any order.
         rng: the only source of randomness.
         timings_left: how many timings of the default the budget still holds.
+        before: the plan of the last block; what its fit learned shortens this one's.
     """
     usable = usable_samples(samples, field.work.native_chunk)
-    evidence = weigh(usable, field.work, field.candidates, PLANNING_ITERATIONS)
+    evidence = weigh(
+        usable,
+        field.work,
+        field.candidates,
+        tolerance=TOLERANCE,
+        learned=before.learned if before else None,
+    )
     everyone = (NATIVE_DEFAULT, *field.candidates)
-    if evidence is not None and not field.candidates:
-        return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     if evidence is not None and not field.candidates:
         return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     if evidence is None or sum(count > 0 for count in evidence.counts) < 2:
@@ -108,7 +121,7 @@ def next_block(
     block = STOP if len(usable) >= MOST_SAMPLES else _block(field, evidence, hopes, timings_left)
     if block and not _is_duel(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
-    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative)
+    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.fit.learned)
 
 
 def _block(

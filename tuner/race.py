@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.candidates import checked_chunk_size
-from tuner.errors import MeasuringError
+from tuner.errors import ArgumentError, MeasuringError
 from tuner.evidence import Work
-from tuner.plan import Field, next_block
-from tuner.records import NATIVE_DEFAULT, Candidate, Race, Sample
+from tuner.plan import Field, Outlook, next_block
+from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Sample
 from tuner.selection import judge
 
 if TYPE_CHECKING:
@@ -32,6 +32,10 @@ MOST_DISCARDED = 20
 """Samples a bad clock may spoil, beyond as many as were good, before the race ends."""
 FEW_LEFT = 8
 """A race that ends with time for fewer timings than this has ended for want of time."""
+COLD_START_S = 0.01
+"""What the very first step may take longer than others; one slower than that is not light."""
+MOST_BLIND_STEPS = 4
+"""Repeats in one sample as long as the clock shows nothing: it may never show anything."""
 WARM_UP_S = 0.1
 """A first step longer than this is no warm-up: caches and threads are warm within it."""
 
@@ -93,6 +97,8 @@ def race_chunk_sizes(
         ArgumentError: a candidate, or the state, is not one a pool may see.
         MeasuringError: not even the native default could be timed.
     """
+    if math.isnan(time_budget_s):
+        raise ArgumentError("time_budget_s must be a number of seconds, received nan")
     num_envs = len(state)
     chunks = [checked_chunk_size(c, num_envs) for c in candidates if c is not None]
     threads = nthread if nthread is not None else getattr(pool, "nthread", None)
@@ -104,7 +110,7 @@ def race_chunk_sizes(
         likely=likely,
     )
     stepper = _Stepper(pool, state, nstep, control, post_step_forward_sensor, clock)
-    run = _Run(stepper, field, time_budget_s, np.random.default_rng(seed))
+    run = _Run(stepper, field, max(0.0, time_budget_s), np.random.default_rng(seed))
     run.warm_up()
     cut_short = run.until_settled(progress)
     if not any(s.candidate == NATIVE_DEFAULT for s in run.samples):
@@ -114,10 +120,23 @@ def race_chunk_sizes(
         )
     return Race(
         samples=tuple(run.samples),
-        verdict=judge(run.samples, num_envs=num_envs, nthread=threads, cut_short=cut_short),
+        verdict=judge(
+            run.samples,
+            num_envs=num_envs,
+            nthread=threads,
+            cut_short=cut_short,
+            failed=run.failures,
+        ),
         pool_seconds=run.spent,
         failures=dict(run.failures),
     )
+
+
+def _in_words(error: Exception) -> str:
+    try:
+        return f"{type(error).__name__}: {error}"
+    except Exception:  # an error that cannot even be printed is somebody else's, and still one
+        return type(error).__name__
 
 
 class _Stepper:
@@ -134,7 +153,7 @@ class _Stepper:
     ) -> None:
         self._pool, self._clock = pool, clock
         self._origin = np.asarray(state)
-        self._scratch = np.array(state)
+        self._scratch = np.array(state, order="C")
         self._arguments = {
             "nstep": nstep,
             "control": control,
@@ -154,7 +173,7 @@ class _Stepper:
         start = self._clock()
         for _ in range(steps):
             pool.step(scratch, chunk_size=chunk_size, **arguments)
-        return self._clock() - start
+        return float(self._clock() - start)
 
 
 class _Run:
@@ -178,23 +197,40 @@ class _Run:
         return max(self.spent, self._stepper.now() - self._started)
 
     def warm_up(self) -> None:
-        """Step the default once or a few times, to warm up and to learn how long it takes."""
-        while True:
+        """Step the default a few times, to warm up and to learn how often a sample repeats it.
+
+        The very first step tells nothing of the others: threads start, pages are touched.
+        """
+        first = self._take(NATIVE_DEFAULT, 0, warm_up=True)
+        if first is not None and first >= COLD_START_S:
+            return
+        while self.elapsed < self._budget and self.tries < MOST_DISCARDED:
             seconds = self._take(NATIVE_DEFAULT, 0, warm_up=True)
-            if seconds is None or seconds >= SHORTEST_SAMPLE_S / 2 or self._steps >= MOST_STEPS:
+            if seconds is None:
+                continue
+            if seconds >= SHORTEST_SAMPLE_S / 2 or self._steps >= MOST_STEPS:
                 return
             wanted = math.ceil(1.2 * SHORTEST_SAMPLE_S * self._steps / seconds)
-            self._steps = min(max(wanted, 2 * self._steps), MOST_STEPS)
-            self._last.clear()
+            self._lengthen(max(wanted, 2 * self._steps))
+
+    def _lengthen(self, steps: int) -> None:
+        """Let samples repeat the step more often; what they took so far is no guide any more."""
+        self._steps = min(steps, MOST_STEPS)
+        self._last.clear()
 
     def until_settled(self, progress: Callable[[Progress], None] | None) -> bool:
         """Take block after block; True if it ended for want of time."""
         block_number = 1
+        outlook: Outlook | None = None
         while True:
             default = self._last.get(NATIVE_DEFAULT, 0.0)
             left = self._budget - self.elapsed
             outlook = next_block(
-                self._field, self.samples, self._rng, left / default if default else math.inf
+                self._field,
+                self.samples,
+                self._rng,
+                left / default if default else math.inf,
+                outlook,
             )
             if progress:
                 relative, low, high = outlook.relative
@@ -230,16 +266,18 @@ class _Run:
         except Exception as error:
             if candidate == NATIVE_DEFAULT:
                 raise MeasuringError(
-                    f"the pool cannot step with the native default: {error!r}"
+                    f"the pool cannot step with the native default: {_in_words(error)}"
                 ) from error
-            self.failures[candidate] = f"{type(error).__name__}: {error}"
+            self.failures[candidate] = _in_words(error)
             self._field = Field(
                 tuple(c for c in self._field.candidates if c != candidate),
                 self._field.work,
                 self._field.likely,
             )
             return None
-        if not math.isfinite(seconds) or round(seconds * 1e9) <= 0:
+        if not math.isfinite(seconds) or not 0 < round(seconds * 1e9) <= LARGEST_INTEGER:
+            if seconds == 0.0 and self._steps < MOST_BLIND_STEPS:
+                self._lengthen(2 * self._steps)  # the clock ticks too slowly for this
             return None
         self.spent += seconds
         self._last[candidate] = seconds

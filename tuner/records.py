@@ -160,5 +160,7 @@ class Run:
     circumstances: Circumstances = Circumstances()
     message: str | None = None
     """What went wrong: a candidate that raised, or why the whole run failed."""
+    failed: tuple[Candidate, ...] = ()
+    """Candidates on which the pool raised: their samples are kept, no verdict rests on them."""
     other_facts: dict[str, Any] = field(default_factory=dict)
     """What a caller of `store_cache` wrote beside the known fields."""

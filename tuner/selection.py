@@ -26,7 +26,7 @@ from tuner.evidence import (
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
     from tuner.curve import Fit
     from tuner.records import Reason
@@ -79,6 +79,7 @@ def judge(
     num_envs: int | None = None,
     nthread: int | None = None,
     cut_short: bool = False,
+    failed: Collection[Candidate] = (),
 ) -> Verdict:
     """Say what samples mean together.
 
@@ -89,9 +90,10 @@ def judge(
             that the native rule gives count as the default's own.
         cut_short: the run that took the samples ended for want of time, so candidates may be
             untimed: the verdict is then undecided.
+        failed: candidates on which the pool raised: out, whatever they were timed at before.
     """
     work = Work(num_envs, nthread)
-    usable = usable_samples(samples, work.native_chunk)
+    usable = usable_samples(samples, work.native_chunk, failed)
     evidence = weigh(usable, work)
     if evidence is None:
         return Verdict(NATIVE_DEFAULT, False, "budget" if cut_short else "too few", 0.0, 0.0, 0.0)

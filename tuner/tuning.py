@@ -6,6 +6,7 @@ line and an exit code.
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
@@ -113,7 +114,7 @@ def measure_and_save(
             pool=pool_name,
             pool_version=pool_version,
             seed=seed,
-            time_budget_seconds=time_budget_s,
+            time_budget_seconds=time_budget_s if math.isfinite(time_budget_s) else None,
             model_file=None if model_file is None else os.fspath(model_file),
             circumstances=around,
             **outcome,
@@ -142,6 +143,7 @@ def measure_and_save(
         samples=race.samples,
         pool_seconds=race.pool_seconds,
         message=_failures(race),
+        failed=tuple(race.failures),
     )
     timings = {str(e.candidate.chunk_size): e.milliseconds for e in race.verdict.estimates}
     save_run(file, key, finished, race.verdict, timings)

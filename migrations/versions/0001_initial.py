@@ -121,6 +121,7 @@ def run_tables() -> None:
         sa.Column("mujoco_version", sa.Text),
         sa.Column("python_version", sa.Text),
         sa.Column("message", sa.Text),
+        sa.Column("failed_chunk_sizes", sa.Text),
         sa.Column("other_facts", sa.Text),
         sa.PrimaryKeyConstraint("run_id", name="pk_run"),
         sa.UniqueConstraint("uid", name="uq_run_uid"),
@@ -131,8 +132,11 @@ def run_tables() -> None:
             "state IN ('complete', 'cut short', 'failed', 'imported')", name="ck_run_state"
         ),
         sa.CheckConstraint("samples >= 0", name="ck_run_samples"),
-        sa.CheckConstraint("time_budget_seconds >= 0", name="ck_run_time_budget_seconds"),
-        sa.CheckConstraint("pool_seconds >= 0", name="ck_run_pool_seconds"),
+        sa.CheckConstraint(
+            "time_budget_seconds BETWEEN 0 AND 1e12", name="ck_run_time_budget_seconds"
+        ),
+        sa.CheckConstraint("pool_seconds BETWEEN 0 AND 1e12", name="ck_run_pool_seconds"),
+        sa.CheckConstraint("load_average BETWEEN 0 AND 1e12", name="ck_run_load_average"),
         sa.CheckConstraint("started_utc LIKE '____-__-__T__:__:__%Z'", name="ck_run_started_utc"),
         sa.CheckConstraint("finished_utc LIKE '____-__-__T__:__:__%Z'", name="ck_run_finished_utc"),
         **STRICT,
@@ -189,7 +193,10 @@ def run_tables() -> None:
         sa.CheckConstraint(
             "last_measured_utc LIKE '____-__-__T__:__:__%Z'", name="ck_verdict_last_measured_utc"
         ),
-        sa.CheckConstraint("gain_low <= gain AND gain <= gain_high", name="ck_verdict_gain"),
+        sa.CheckConstraint(
+            "gain_low BETWEEN -1e12 AND gain AND gain_high BETWEEN gain AND 1e12",
+            name="ck_verdict_gain",
+        ),
         sa.CheckConstraint("runs >= 1", name="ck_verdict_runs"),
         sa.CheckConstraint("samples >= 0", name="ck_verdict_samples"),
         **CLUSTERED,

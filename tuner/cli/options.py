@@ -29,13 +29,16 @@ class Failing(click.Group):
             return super().invoke(ctx)
         except TunerError as error:
             fail(ctx, str(error))
-        except (OSError, MemoryError, OverflowError, UnicodeError) as error:
-            # The terminal's and the machine's own limits: a full disk behind stdout, say.
-            fail(ctx, f"{type(error).__name__}: {error}")
+        except (click.exceptions.Exit, click.Abort):
+            raise
         except click.ClickException as error:
             if error.exit_code == USAGE:
                 raise  # click shows how the command is used
             fail(ctx, error.format_message())
+        except Exception as error:
+            # The terminal's and the machine's limits, a full disk behind stdout say, or a file
+            # with contents that nobody thought of.
+            fail(ctx, f"{type(error).__name__}: {error}")
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:

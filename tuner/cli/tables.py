@@ -21,7 +21,10 @@ def print_table(
         rows: Texts, one per column.
         marked: Number of the row to set off, the choice say.
     """
-    texts = [[heading for heading, _ in columns], *rows]
+    texts = [
+        [heading for heading, _ in columns],
+        *([printable(text) for text in row] for row in rows),
+    ]
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
     lines = []
     for number, row in enumerate(texts, start=-1):
@@ -31,6 +34,11 @@ def print_table(
         ).rstrip()
         lines.append(styled(line, bold=number == -1, fg="green" if number == marked else None))
     click.echo("\n".join(lines))
+
+
+def printable(text: str) -> str:
+    """Keep a stored text from moving the cursor or breaking the line."""
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
 def styled(text: str, **style: Any) -> str:

@@ -15,11 +15,15 @@ import sqlalchemy as sa
 from tuner.errors import DatabaseError
 from tuner.store.diagnosis import (
     OLDER_REVISIONS,
+    OUR_TABLES,
     REVISION,
     exists,
+    explained,
     file_revision,
     is_empty,
+    is_ours,
     other_revision,
+    something_else,
 )
 from tuner.store.engine import reading
 from tuner.store.migrate import upgrade
@@ -70,18 +74,31 @@ def check(database: Path) -> list[Finding]:
     if is_empty(database):
         return []
     try:
+        if not is_ours(database):
+            raise something_else(database)
         revision = file_revision(database)
         if revision in OLDER_REVISIONS:
-            return [
-                Finding(f"the schema is {revision}, older than {REVISION}", "`tuner db upgrade`")
-            ]
-        if revision is not None and revision != REVISION:
+            older = f"the schema is {revision}, older than {REVISION}"
+            return [Finding(older, "`tuner db upgrade`")]
+        if revision is None:
+            return [Finding("it does not say which schema it has", REPAIR)]
+        if revision != REVISION:
             raise other_revision(database, revision)
         # Rows can only be asked where the tables are as they should be.
         findings = _pages(database) + _schema(database)
         return (findings or _rows(database))[:MOST_FINDINGS]
     except sqlite3.Error as error:
+        # Only damage is a finding: a file that is locked or may not be read is as sound as it was.
+        if not is_damage(error):
+            raise explained(database, error) from error
         return [Finding(f"SQLite cannot read it: {error} ({error_name(error)})", REPAIR)]
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether SQLite found a file's content, and not its circumstances, to be bad."""
+    return error_name(error) in ("SQLITE_NOTADB", "SQLITE_ERROR") or error_name(error).startswith(
+        "SQLITE_CORRUPT"
+    )
 
 
 def _pages(database: Path) -> list[Finding]:
@@ -102,7 +119,36 @@ def _schema(database: Path) -> list[Finding]:
         for name in fresh
         if name in here and here[name] != fresh[name]
     ]
+    # A trigger changes what a statement of ours does; tables and views of others do not.
+    findings += [
+        Finding(f"{name} is not ours", f"drop it with the sqlite3 program, or {REPAIR}")
+        for name in here
+        if name.startswith("trigger ") and name not in fresh
+    ]
     return findings
+
+
+def _text_columns(database: Path) -> list[tuple[str, str]]:
+    return [
+        (table, name)
+        for table in sorted(OUR_TABLES)
+        for _, name, kind, *_ in query(database, f"PRAGMA table_info({table})")
+        if kind == "TEXT"
+    ]
+
+
+def _undecodable(database: Path, table: str, column: str) -> int:
+    """Count the texts that are no UTF-8: STRICT takes any bytes that call themselves a text."""
+    rows = query(database, f"SELECT CAST({column} AS BLOB) FROM {table}")
+    return sum(raw is not None and not _is_text(raw) for (raw,) in rows)
+
+
+def _is_text(raw: bytes) -> bool:
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def schema_of(database: Path) -> dict[str, str]:
@@ -124,12 +170,17 @@ def _rows(database: Path) -> list[Finding]:
     broken = []
     with reading(database) as connection:
         inspector = sa.inspect(connection)
-        for table in inspector.get_table_names():
+        for table in sorted(OUR_TABLES):
             for rule in inspector.get_check_constraints(table):
                 statement = f"SELECT count(*) FROM {table} WHERE NOT ({rule['sqltext']})"
                 rows = connection.exec_driver_sql(statement).scalar_one()
                 if rows:
                     broken.append(Finding(f"{rows} rows of {table} break {rule['name']}", REPAIR))
+    broken += [
+        Finding(f"{rows} rows of {table} have a {column} that is no text", REPAIR)
+        for table, column in _text_columns(database)
+        if (rows := _undecodable(database, table, column))
+    ]
     return broken + [
         Finding(sentence.format(*row), REPAIR)
         for sentence, statement in CONTRADICTIONS.items()

@@ -22,6 +22,8 @@ REVISION = "0001"
 OLDER_REVISIONS: tuple[str, ...] = ()
 """Schemas that a write upgrades, oldest first."""
 
+OUR_TABLES = frozenset(("model", "device", "tuning_key", "run", "sample", "verdict"))
+
 LONGEST_NAME = 200
 """Characters of an unusable path that an error repeats."""
 
@@ -86,12 +88,24 @@ def explained(
 
 
 def _wrong_tables(database: str | PathLike[str], error: BaseException) -> DatabaseError:
-    revision = file_revision(database)
-    if revision is None:
+    if not is_ours(database):
         return something_else(database)
+    revision = file_revision(database)
     if revision != REVISION:
         return other_revision(database, revision)
     return damaged(database, f"it is incomplete ({error})")
+
+
+def is_ours(database: str | PathLike[str]) -> bool:
+    """Tell whether a file was made by a tuner: it has most of our tables, whatever is missing.
+
+    Others use alembic too, count their revisions alike, and have a table called `device`.
+
+    Raises:
+        sqlite3.Error: if nobody can tell.
+    """
+    rows = query(database, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    return len({name for (name,) in rows} & OUR_TABLES) > len(OUR_TABLES) / 2
 
 
 def damaged(database: str | PathLike[str], what: str) -> DatabaseError:
@@ -116,6 +130,11 @@ def other_revision(database: str | PathLike[str], revision: str | None) -> Schem
         return SchemaError(
             f"{database} has the older schema {revision}: "
             f"`tuner db upgrade` brings it to {REVISION}"
+        )
+    if revision is None:
+        return SchemaError(
+            f"{database} does not say which schema it has; it is left as it is: "
+            "`tuner db repair` moves it aside and keeps what it can"
         )
     return SchemaError(
         f"{database} has schema {revision}, this tuner knows {REVISION}: "

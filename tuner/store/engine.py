@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
@@ -18,7 +18,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from tuner.store.diagnosis import REVISION, exists, explained, other_revision
-from tuner.store.sqlite import open_for_reading, open_for_writing
+from tuner.store.sqlite import READ_BUSY_SECONDS, open_for_reading, open_for_writing
 
 Deed = Literal["read", "write"]
 
@@ -63,15 +63,19 @@ def check_writable(database: Path) -> None:
     """Check that a transaction could be written, by one that is taken back.
 
     SQLite opens a file that may not be written all the same, and lets a write transaction
-    begin: only the first change is refused.
+    begin: only the first change is refused. Waits for another writer no longer than a reader
+    does: what is asked here is whether a measurement is worth beginning.
 
     Raises:
         DatabaseError: if not.
     """
-    with _connected(database, "write") as connection:
-        connection.exec_driver_sql("BEGIN IMMEDIATE")
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
-        connection.exec_driver_sql("ROLLBACK")
+    try:
+        with closing(open_for_writing(database, READ_BUSY_SECONDS)) as connection:
+            connection.execute("BEGIN IMMEDIATE")
+            connection.execute("UPDATE alembic_version SET version_num = version_num")
+            connection.execute("ROLLBACK")
+    except sqlite3.Error as error:
+        raise explained(database, error, "write") from error
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from sqlalchemy.dialects.sqlite import insert
 
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey, KeyFacts, canonical_json, device_digest, model_digest
-from tuner.records import LARGEST_INTEGER, Run, Sample, Verdict
+from tuner.records import LARGEST_INTEGER, Candidate, Run, Sample, Verdict
 from tuner.store import schema
 from tuner.store.engine import reading, writing
 from tuner.store.migrate import upgrade
@@ -221,10 +221,17 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "mujoco_version": around.mujoco_version,
         "python_version": around.python_version,
         "message": run.message,
+        "failed_chunk_sizes": json.dumps([c.chunk_size for c in run.failed])
+        if run.failed
+        else None,
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
     result = connection.execute(INSERT_RUN, _storable(values))
     return int(result.scalar_one())
+
+
+def _chunk_sizes(candidates: Sequence[Candidate]) -> str | None:
+    return json.dumps([c.chunk_size for c in candidates]) if candidates else None
 
 
 def _insert_samples(connection: sa.Connection, run_id: int, samples: Sequence[Sample]) -> None:

@@ -8,6 +8,7 @@ locks on it gives those locks away.
 from __future__ import annotations
 
 import errno
+import math
 import os
 import stat
 import sys
@@ -101,8 +102,9 @@ def _taken(
     try:
         yield _wait(descriptor, path, timeout_s, unless)
     finally:
-        _held.discard(descriptor)
-        os.close(descriptor)  # closing releases: this is the lock's only descriptor
+        if descriptor in _held:  # not so in a child forked meanwhile, where it is closed already
+            _held.discard(descriptor)
+            os.close(descriptor)  # closing releases: this is the lock's only descriptor
 
 
 def _open(path: Path, *, follow: bool) -> int:
@@ -133,6 +135,8 @@ def _open(path: Path, *, follow: bool) -> int:
 
 def _wait(descriptor: int, path: Path, timeout_s: float | None, unless: Callable[[], bool]) -> bool:
     """Poll for the lock: flock itself knows no bound, and would not look around meanwhile."""
+    if timeout_s is not None and math.isnan(timeout_s):
+        raise LockError("the time to wait for a lock must be a number of seconds, received nan")
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         try:

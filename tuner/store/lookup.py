@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import sqlite3
+import sys
 from typing import TYPE_CHECKING, Any
 
 from tuner.answers import Answer, Miss
@@ -43,6 +44,10 @@ ALL_ANSWERS = """
     ORDER BY verdict.key_digest
 """
 
+LARGEST_FLOAT = sys.float_info.max
+LONGEST_NAME = 20
+"""Characters of a candidate's name: no chunk size is longer."""
+
 REASONS = ("budget", "noise", "too few")
 
 
@@ -63,12 +68,9 @@ def find_answer(database: str | PathLike[str], key: str, num_envs: int | None) -
     """
     if not exists(database):
         return Miss("there is no database yet")
-    try:
-        rows = query(database, ONE_ANSWER, (str(key), REVISION))
-    except sqlite3.Error as error:
-        if error_name(error) == "SQLITE_ERROR" and is_empty(database):
-            return Miss("the database is empty")
-        raise explained(database, error) from error
+    rows = _ask(database, ONE_ANSWER, (str(key), REVISION))
+    if rows is None:
+        return Miss("the database is empty")
     if not rows:
         raise other_revision(database, file_revision(database))
     return _checked(rows[0], num_envs)
@@ -84,17 +86,34 @@ def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
     """
     if not exists(database):
         return {}
-    try:
-        rows = query(database, ALL_ANSWERS)
-    except sqlite3.Error as error:
-        if error_name(error) == "SQLITE_ERROR" and is_empty(database):
-            return {}
-        raise explained(database, error) from error
+    rows = _ask(database, ALL_ANSWERS)
+    if rows is None:
+        return {}
+    revision = file_revision(database)
+    if revision != REVISION:
+        raise other_revision(database, revision)
     return {
         key: _value(*facts)
         for key, num_envs, *facts in rows
         if facts[0] is None or usable_chunk_size(facts[0], num_envs)
     }
+
+
+def _ask(
+    database: str | PathLike[str], statement: str, parameters: tuple[object, ...] = ()
+) -> list[tuple[Any, ...]] | None:
+    """Read rows; None from a file that holds nothing at all yet."""
+    try:
+        return query(database, statement, parameters)
+    except sqlite3.Error as error:
+        if error_name(error) != "SQLITE_ERROR":
+            raise explained(database, error) from error
+    if is_empty(database):
+        return None
+    try:  # somebody may have filled it just between the two looks
+        return query(database, statement, parameters)
+    except sqlite3.Error as error:
+        raise explained(database, error) from error
 
 
 def usable_chunk_size(chunk_size: Any, num_envs: int | None) -> bool:
@@ -104,7 +123,7 @@ def usable_chunk_size(chunk_size: Any, num_envs: int | None) -> bool:
 
 def is_finite(number: Any) -> bool:
     """Tell whether a value is a number that can be counted with."""
-    return type(number) in (int, float) and number - number == 0
+    return type(number) in (int, float) and -LARGEST_FLOAT <= number <= LARGEST_FLOAT
 
 
 def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
@@ -150,7 +169,8 @@ def _timings(text: Any) -> dict[str, float]:
     return {
         name: float(ms)
         for name, ms in timings.items()
-        if (name == "None" or name.isdecimal()) and is_finite(ms) and ms > 0
+        if len(name) <= LONGEST_NAME and (name == "None" or name.isdecimal())
+        if is_finite(ms) and ms > 0
     }
 
 

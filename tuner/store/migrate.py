@@ -39,6 +39,9 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_renew_lock)
 
 
+ANYTHING = "SELECT count(*) FROM sqlite_master"
+
+
 def migrations_folder() -> Path:
     """Find the migrations: inside an installed package, or at the root of a checkout."""
     package = Path(__file__).parents[1]
@@ -91,7 +94,7 @@ def upgrade(database: Path) -> tuple[str | None, str]:
             return before, REVISION
         if before is not None and before not in OLDER_REVISIONS:
             raise other_revision(database, before)
-        if before is None and sa.inspect(connection).get_table_names():
+        if before is None and connection.exec_driver_sql(ANYTHING).scalar():
             raise something_else(database)
         _run_alembic(connection)
     return before, REVISION

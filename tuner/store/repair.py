@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import sqlite3
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,11 +18,11 @@ import sqlalchemy as sa
 
 from tuner.errors import DatabaseError
 from tuner.store import schema
-from tuner.store.check import check
-from tuner.store.diagnosis import REVISION, exists, file_revision, other_revision, something_else
+from tuner.store.check import check, is_damage
+from tuner.store.diagnosis import exists, explained
 from tuner.store.engine import writing
 from tuner.store.migrate import upgrade
-from tuner.store.sqlite import open_damaged
+from tuner.store.sqlite import open_damaged, open_for_writing
 
 TABLES = {
     "model": ("model_id",),
@@ -34,8 +34,8 @@ TABLES = {
 }
 """Parents before children, each with its primary key."""
 
-COMPANIONS = ("", "-journal", "-wal", "-shm")
-"""A database file and what SQLite may have left beside it."""
+COMPANIONS = ("-journal", "-wal", "-shm")
+"""What SQLite may have left beside a database file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,58 +53,91 @@ class Repair:
 def repair(database: Path) -> Repair | None:
     """Replace a damaged database by a sound one that holds what could be read.
 
+    Where SQLite can still lock the file, no other process writes to it meanwhile. A link is
+    followed: the file behind it is repaired.
+
     Returns:
         What was done; None if there was nothing to repair, and nothing was touched.
 
     Raises:
         SchemaError: if the file has another schema; it is not touched.
-        DatabaseError: if it is another program's, is missing, or its folder is not writable.
+        DatabaseError: if it is another program's, is missing, cannot be read for another reason
+            than damage, or its folder is not writable; it is not touched.
     """
     if not exists(database):
         raise DatabaseError(f"there is no tuning database at {database}: nothing to repair")
-    if not check(database):
-        return None
-    revision = file_revision(database)
-    if revision is not None and revision != REVISION:
-        raise other_revision(database, revision)
-    if revision is None and _holds_other_tables(database):
-        raise something_else(database)
+    file = Path(os.path.realpath(database))
     try:
-        return _replace(database)
+        with _locked(file):
+            # Only now: another repair may just have finished.
+            return _replace(file) if check(file) else None
     except OSError as error:
         raise DatabaseError(
-            f"cannot repair {database}: {error.strerror} ({error.filename}); "
+            f"cannot repair {file}: {error.strerror} ({error.filename}); "
             "the damaged file is where it was"
         ) from error
 
 
-def _replace(database: Path) -> Repair:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
-    fresh = database.with_name(f"{database.name}.repairing-{os.getpid()}")
-    aside = database.with_name(f"{database.name}.damaged-{stamp}-{os.getpid()}")
+@contextmanager
+def _locked(file: Path) -> Iterator[None]:
+    """Hold SQLite's write lock, unless the file is too damaged for SQLite to lock it.
+
+    Raises:
+        DatabaseError: if another process holds it, or the file cannot be opened.
+    """
+    try:
+        connection = open_for_writing(file)
+    except sqlite3.Error as error:
+        raise explained(file, error, "repair") from error
+    with closing(connection):
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if not is_damage(error):
+                raise explained(file, error, "repair") from error
+        yield
+
+
+def _replace(file: Path) -> Repair:
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+    fresh = file.with_name(f"{file.name}.repairing")
+    aside = file.with_name(f"{file.name}.damaged-{stamp}")
+    _remove(fresh)  # what a killed repair left
+    moved: list[tuple[Path, Path]] = []
     try:
         upgrade(fresh)
-        kept, refused = _copy(database, fresh)
-        for suffix in COMPANIONS[1:]:
-            companion = database.with_name(database.name + suffix)
+        kept, refused = _copy(file, fresh)
+        _hand_over(file, fresh)
+        # First a second name, then the exchange: at every moment there is a file at the
+        # database's place, and the damaged one has a name. Where a second name cannot be had,
+        # nothing has been moved yet.
+        os.link(file, aside)
+        for suffix in COMPANIONS:
+            companion = file.with_name(file.name + suffix)
             if companion.exists():
                 companion.rename(aside.with_name(aside.name + suffix))
-        # First a second name, then the exchange: at every moment there is a file at the
-        # database's place, and the damaged one has a name.
-        os.link(database, aside)
-        os.replace(fresh, database)
-    finally:
-        fresh.unlink(missing_ok=True)
+                moved.append((companion, aside.with_name(aside.name + suffix)))
+        os.replace(fresh, file)
+    except BaseException:
+        for companion, place in moved:
+            place.rename(companion)
+        _remove(fresh)
+        raise
     return Repair(aside, kept, refused)
 
 
-def _holds_other_tables(database: Path) -> bool:
-    try:
-        with closing(open_damaged(database)) as connection:
-            rows = connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
-            return not {name for (name,) in rows} & set(TABLES)
-    except sqlite3.Error:
-        return False
+def _hand_over(file: Path, fresh: Path) -> None:
+    """Give the new file the old one's owner and mode, as far as that is allowed."""
+    status = file.stat()
+    os.chmod(fresh, status.st_mode & 0o777)
+    if (status.st_uid, status.st_gid) != (fresh.stat().st_uid, fresh.stat().st_gid):
+        with suppress(PermissionError):
+            os.chown(fresh, status.st_uid, status.st_gid)
+
+
+def _remove(fresh: Path) -> None:
+    for suffix in ("", *COMPANIONS):
+        fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
 
 
 def _copy(damaged: Path, fresh: Path) -> tuple[dict[str, int], dict[str, int]]:

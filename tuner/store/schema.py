@@ -57,6 +57,7 @@ run = table(
             "mujoco_version",
             "python_version",
             "message",
+            "failed_chunk_sizes",
             "other_facts",
         ),
     ),

@@ -64,7 +64,9 @@ def open_for_reading(database: str | PathLike[str]) -> sqlite3.Connection:
     return _open(database, "ro", READ_BUSY_SECONDS)
 
 
-def open_for_writing(database: str | PathLike[str]) -> sqlite3.Connection:
+def open_for_writing(
+    database: str | PathLike[str], busy_seconds: float = BUSY_SECONDS
+) -> sqlite3.Connection:
     """Open a file for reading and writing; it is made if it is missing.
 
     Journal mode: the rollback journal, SQLite's default, always. WAL would commit faster, but
@@ -72,7 +74,7 @@ def open_for_writing(database: str | PathLike[str]) -> sqlite3.Connection:
     written, leaves files beside it, is unsafe on network file systems, and loses committed
     pages in SQLite 3.7.0 to 3.51.2 (the WAL-reset bug, fixed in 3.51.3).
     """
-    connection = _open(database, "rwc", BUSY_SECONDS)
+    connection = _open(database, "rwc", busy_seconds)
     connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
@@ -82,7 +84,14 @@ def _open(database: str | PathLike[str], mode: str, busy_seconds: float) -> sqli
     for mark in "%?#":  # what means something in a URI; urllib's quote takes 6 ms to import
         path = path.replace(mark, f"%{ord(mark):02x}")
     uri = f"file:{path}?mode={mode}"
-    return sqlite3.connect(uri, uri=True, timeout=busy_seconds, isolation_level=None)
+    connection = sqlite3.connect(uri, uri=True, timeout=busy_seconds, isolation_level=None)
+    connection.text_factory = _text
+    return connection
+
+
+def _text(raw: bytes) -> str:
+    """Read a text that may not be one: STRICT takes any bytes, and one bad row is not all."""
+    return raw.decode(errors="replace")
 
 
 def error_name(error: BaseException) -> str:
@@ -91,14 +100,11 @@ def error_name(error: BaseException) -> str:
 
 
 def open_damaged(database: str | PathLike[str]) -> sqlite3.Connection:
-    """Open a file that may be damaged, for reading whatever it still gives.
-
-    Rows come by name, texts that are no UTF-8 with a mark in place of what is wrong.
+    """Open a file that may be damaged, for reading whatever it still gives, rows by name.
 
     Raises:
         sqlite3.Error: if SQLite cannot open it at all.
     """
     connection = open_for_reading(database)
     connection.row_factory = sqlite3.Row
-    connection.text_factory = lambda raw: raw.decode(errors="replace")
     return connection
