@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
-from benchmarks.hit import ROOT, hit, in_turn, keep_bytecode, ratio, raw, the_key
+from benchmarks.hit import ROOT, fill, hit, in_turn, keep_bytecode, ratio, raw, the_key
 from tuner import store_cache
 from tuner.records import Candidate, Run, Sample, Verdict
 from tuner.store.ledger import save_run
@@ -26,44 +26,6 @@ from tuner.store.migrate import upgrade
 
 SIZES = ((100, 10), (10_000, 10), (100_000, 10))
 """Keys, and samples of each: the largest has a million samples."""
-
-
-def fill(database: Path, keys: int, samples: int) -> None:
-    """Write keys with a run each, straight into the tables: the store would take an hour."""
-    store_cache(database, the_key(), {"chunk_size": 4, "per_candidate_ms": {"None": 9.4, "4": 9.1}})
-    connection = sqlite3.connect(database)
-    connection.execute("PRAGMA synchronous = OFF")
-    first = 10
-    numbers = range(first, first + keys)
-    now = "2026-01-01T00:00:00.000000Z"
-    timings = json.dumps({"None": 9.4} | {str(n): 9.0 + n / 10 for n in range(1, 16)})
-    connection.executemany(
-        "INSERT INTO tuning_key (key_id, digest, model_id, device_id, backend_type, num_envs, "
-        "nthread, dtype, post_step_forward_sensor, bench_nsteps) "
-        "VALUES (?, ?, 1, 1, 'mujoco', 1024, 2, 'float32', 0, 4)",
-        ((n, f"k1_{n:032x}") for n in numbers),
-    )
-    connection.executemany(
-        "INSERT INTO run (run_id, key_id, uid, state, plan, work, samples, finished_utc, "
-        "model_file, hostname) VALUES (?, ?, ?, 'complete', 'race', 'moved', ?, ?, 'robot.xml', "
-        "'node7')",
-        ((n, n, f"{n:032x}", samples, now) for n in numbers),
-    )
-    chunks = [None if order % 4 == 0 else 1 + order % 16 for order in range(samples)]
-    connection.executemany(
-        "INSERT INTO sample VALUES (?, ?, ?, ?, ?, 0, 1)",
-        (
-            (n, order, order // 4, chunk, 9_000_000 + n + order)
-            for n in numbers
-            for order, chunk in enumerate(chunks)
-        ),
-    )
-    connection.executemany(
-        "INSERT INTO verdict VALUES (?, 4, 1, NULL, 0.05, 0.04, 0.06, 1, ?, ?, ?, ?)",
-        ((f"k1_{n:032x}", samples, n, now, timings) for n in numbers),
-    )
-    connection.commit()
-    connection.close()
 
 
 @contextlib.contextmanager
@@ -99,14 +61,16 @@ def hits_by_size(folder: Path, rounds: int) -> dict[str, str]:
     return figures
 
 
+SAMPLES = tuple(
+    Sample(Candidate(None if i % 7 == 0 else 1 + i % 16), i // 4, i, 9_000_000 + 17 * i)
+    for i in range(300)
+)
+
+
 def a_run(number: int) -> Run:
     """Make a run of 300 samples."""
-    samples = tuple(
-        Sample(Candidate(None if i % 7 == 0 else 1 + i % 16), i // 4, i, 9_000_000 + 17 * i)
-        for i in range(300)
-    )
     now = datetime.now(UTC)
-    return Run(state="complete", finished=now, started=now, samples=samples, uid=f"run {number}")
+    return Run(state="complete", finished=now, started=now, samples=SAMPLES, uid=f"run {number}")
 
 
 def storing(folder: Path, rounds: int) -> dict[str, str]:
@@ -122,20 +86,20 @@ def storing(folder: Path, rounds: int) -> dict[str, str]:
         number += 1
         save_run(ours, the_key(), a_run(number), verdict, {"None": 9.4, "4": 9.1})
 
+    store_cache(plain, "key", {"chunk_size": 4})
+
     def write() -> None:
-        run = a_run(number)
         connection = sqlite3.connect(plain)
-        connection.execute("INSERT OR IGNORE INTO tuning_key (key_id, digest) VALUES (1, 'key')")
         connection.execute(
             "INSERT INTO run (run_id, key_id, uid, state, samples, finished_utc) "
             "VALUES (?, 1, ?, 'complete', 300, '2026-01-01T00:00:00.000000Z')",
-            (number, run.uid),
+            (100 + number, f"run {number}"),
         )
         connection.executemany(
             "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (number, s.order, s.round, s.candidate.chunk_size, s.nanoseconds, 0, 1)
-                for s in run.samples
+                (100 + number, s.order, s.round, s.candidate.chunk_size, s.nanoseconds, 0, 1)
+                for s in SAMPLES
             ],
         )
         connection.commit()
@@ -145,10 +109,9 @@ def storing(folder: Path, rounds: int) -> dict[str, str]:
     write()
     times = in_turn(save, write, rounds)
     connection = sqlite3.connect(ours)
-    connection.execute("VACUUM")
     pages, samples = connection.execute(
-        "SELECT (SELECT sum(pgsize) FROM dbstat WHERE name IN ('sample', 'run', 'verdict')), "
-        "count(*) FROM sample"
+        "SELECT (SELECT sum(pgsize) FROM dbstat WHERE name IN (SELECT name FROM sqlite_master "
+        "WHERE tbl_name IN ('sample', 'run', 'verdict'))), count(*) FROM sample"
     ).fetchone()
     connection.close()
     return {

@@ -69,12 +69,18 @@ def canonical_json(facts: Any) -> str:
     Raises:
         ArgumentError: for a value with no canonical form (NaN, an infinity, an object).
     """
-    return json.dumps(_plain(facts), sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return _ENCODER.encode(_plain(facts))
+
+
+_ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=True)
 
 
 def facts_digest(scheme: str, facts: Any) -> str:
     """Digest facts under a scheme's name, which stays readable in front: `m1_5f0c...`."""
-    text = canonical_json(facts)
+    return _digest(scheme, canonical_json(facts))
+
+
+def _digest(scheme: str, text: str) -> str:
     return f"{scheme}_{blake2b(text.encode(), digest_size=DIGEST_BYTES).hexdigest()}"
 
 
@@ -119,8 +125,8 @@ def make_cache_key(
         ArgumentError: for a fact with no canonical form, or a number that is not whole.
     """
     facts = KeyFacts(
-        model=_plain(dict(model_sig)),
-        device=_plain(dict(device)),
+        model=_plain(model_sig),
+        device=_plain(device),
         backend_type=str(backend_type),
         num_envs=whole_number(num_envs, "num_envs"),
         nthread=whole_number(nthread, "nthread"),
@@ -133,7 +139,7 @@ def make_cache_key(
 
 def key_of(facts: KeyFacts) -> CacheKey:
     """Make the key of facts that are already in canonical form."""
-    return CacheKey(facts_digest("k1", facts._asdict()), facts)
+    return CacheKey(_digest("k1", _ENCODER.encode(facts._asdict())), facts)
 
 
 def dtype_name(dtype: Any) -> str:
@@ -152,11 +158,16 @@ def dtype_name(dtype: Any) -> str:
         ) from error
 
 
+_SIMPLE = (int, str, bool, type(None))
+
+
 def _plain(value: Any) -> Any:
     """Reduce a value to what JSON has one spelling for."""
     if value is None or type(value) in (bool, int, str):
         return value
     if isinstance(value, Mapping):
+        if all(type(name) is str and type(item) in _SIMPLE for name, item in value.items()):
+            return dict(value)  # the facts of every hit: nothing to reduce in them
         return {_name(name): _plain(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [_plain(item) for item in value]

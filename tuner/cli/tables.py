@@ -38,6 +38,8 @@ def print_table(
 
 def printable(text: str) -> str:
     """Keep a stored text from moving the cursor or breaking the line."""
+    if text.isprintable():
+        return text
     return "".join(letter if letter.isprintable() else "?" for letter in text)
 
 
