@@ -16,6 +16,8 @@ import json
 import statistics
 import sys
 import time
+import tracemalloc
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -42,6 +44,10 @@ class Row:
     race_choice: int | None
     race_decided: bool
     race_seconds: float
+    race_overhead: float
+    """What the race took beyond the pool's own steps, as a share of these."""
+    race_memory: float
+    """Most memory it held at a time, over that of the state and the controls."""
     fixed_ratio: float
     """Median over rounds of the step's time with the fixed plan's choice over the default's."""
     race_ratio: float
@@ -85,6 +91,10 @@ def main() -> None:
             f"| {row.race_ratio:.3f} |\n"
             f"| | default again | | | {row.default_ratio:.3f} |"
         )
+    print("\n| model | race beyond the pool's steps | memory over state and controls |")
+    print("|---|---|---|")
+    for row in rows:
+        print(f"| {row.model} | {row.race_overhead:.1%} | {row.race_memory:.2f} |")
     print("\n| model | initial pose, zero controls | moved, random controls | choices |")
     print("|---|---|---|---|")
     for row in rows:
@@ -108,6 +118,11 @@ def measure(name: str, num_envs: int, nthread: int, nstep: int, rounds: int) -> 
         race = race_chunk_sizes(pool, state, nstep, candidates, seed=0, **work)
         race_seconds = time.perf_counter() - begun
         choice = race.verdict.chunk_size
+        memory = peak_memory(
+            lambda: race_chunk_sizes(
+                pool, state, nstep, candidates, seed=0, time_budget_s=1.0, **work
+            )
+        )
         times = compare(pool, state, nstep, control, [None, fixed, choice, None], rounds)
         still = race_chunk_sizes(
             pool,
@@ -125,6 +140,8 @@ def measure(name: str, num_envs: int, nthread: int, nstep: int, rounds: int) -> 
         race_choice=choice,
         race_decided=race.verdict.decided,
         race_seconds=race_seconds,
+        race_overhead=race_seconds / race.pool_seconds - 1,
+        race_memory=memory / (state.nbytes + control.nbytes),
         fixed_ratio=ratio(times, 1),
         race_ratio=ratio(times, 2),
         default_ratio=ratio(times, 3),
@@ -132,6 +149,19 @@ def measure(name: str, num_envs: int, nthread: int, nstep: int, rounds: int) -> 
         moved_ms=race.verdict.estimates[0].milliseconds,
         initial_choice=still.verdict.chunk_size,
     )
+
+
+def peak_memory(doing: Callable[[], object]) -> int:
+    """Measure the most bytes that Python and NumPy held at a time while doing something.
+
+    What the pool itself holds to step is a part of it, but for its native memory.
+    """
+    tracemalloc.start()
+    try:
+        doing()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 def compare(
