@@ -36,7 +36,7 @@ OUTSIDERS = {
     "sqlalchemy": ("store.",),
     "alembic": ("store.",),
     "sqlite3": ("store.", "doctor"),
-    "mujoco": ("pools", "model_file", "motion", "cli"),
+    "mujoco": ("pools", "model_file", "motion"),
     "mujoco_uni": ("pools",),
     "click": ("cli",),
 }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sqlite3
@@ -174,6 +175,23 @@ class Broken(SleepingPool):
 
     def step(self, state: Any, **_: Any) -> Any:
         raise RuntimeError("no such GPU")
+
+
+def test_a_candidate_on_which_the_pool_raises_is_named_with_the_run(database: Path) -> None:
+    class Choosy(SleepingPool):
+        def step(self, state: Any, *, chunk_size: int | None = None, **options: Any) -> Any:
+            if chunk_size is not None and chunk_size > 4:
+                raise MemoryError
+            return super().step(state, chunk_size=chunk_size, **options)
+
+    answer = resolve(Choosy(NUM_ENVS, NTHREAD), database)
+    assert answer is None or answer <= 4
+    connection = sqlite3.connect(database)
+    failed, message = connection.execute("SELECT failed_chunk_sizes, message FROM run").fetchone()
+    connection.close()
+    assert json.loads(failed)
+    assert all(chunk > 4 for chunk in json.loads(failed))
+    assert "MemoryError" in message
 
 
 def test_a_pool_that_cannot_step_gives_the_default_one_line_and_a_failed_run(

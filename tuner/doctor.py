@@ -193,6 +193,8 @@ def _machine() -> Iterator[Reading]:
     else:
         yield Reading("cpu quota", f"{here.cpu_quota:g} CPUs")
     yield Reading("threads per core", f"{here.threads_per_core or 'unknown'}")
+    yield Reading("unequal cores", {None: "unknown", True: "yes", False: "no"}[here.unequal_cores])
+    yield Reading("numa nodes", f"{here.numa_nodes or 'unknown'}")
     yield Reading("clock governor", ", ".join(sorted(governors())) or "unknown")
     yield _quiet(here.usable_cpus)
 

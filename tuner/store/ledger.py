@@ -221,9 +221,7 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "mujoco_version": around.mujoco_version,
         "python_version": around.python_version,
         "message": run.message,
-        "failed_chunk_sizes": json.dumps([c.chunk_size for c in run.failed])
-        if run.failed
-        else None,
+        "failed_chunk_sizes": _chunk_sizes(run.failed),
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
     result = connection.execute(INSERT_RUN, _storable(values))
