@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import sqlite3
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +18,9 @@ import pytest
 from tests.facts import SleepingPool, a_key
 from tests.test_resolve import its_key
 from tuner import device, race_chunk_sizes, store_cache
-from tuner.store import lookup
+from tuner.answers import Answer, Miss
+from tuner.errors import DatabaseError
+from tuner.store import lookup, sqlite
 
 ROOT = Path(__file__).parents[1]
 
@@ -104,6 +109,102 @@ def test_asking_a_view_for_one_key_reads_no_table_through(filled: Path, view: st
 def test_listing_all_keys_reads_the_keys_through_and_searches_the_rest(filled: Path) -> None:
     plan = plan_of(filled, "SELECT * FROM tuning_overview ORDER BY last_measured_utc DESC")
     assert scanned(plan) == ["SCAN tuning_key"]
+
+
+def chosen(database: Path) -> int | None:
+    """Look the one key of these tests up."""
+    found = lookup.find_answer(database, a_key(), 1024)
+    assert isinstance(found, Answer)
+    return found.chunk_size
+
+
+def test_a_later_hit_opens_no_file(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert chosen(filled) == 4
+
+    def fail(*_: object, **__: object) -> sqlite3.Connection:
+        raise AssertionError("opened again")
+
+    monkeypatch.setattr(sqlite3, "connect", fail)
+    assert chosen(filled) == 4
+
+
+def test_a_later_hit_sees_what_was_stored_since(filled: Path) -> None:
+    for chunk_size in (4, 8, None, 16):
+        store_cache(filled, a_key(), {"chunk_size": chunk_size})
+        assert chosen(filled) == chunk_size
+
+
+def test_a_later_hit_sees_that_the_file_is_another_one(filled: Path, tmp_path: Path) -> None:
+    assert chosen(filled) == 4
+    other = tmp_path / "other.db"
+    store_cache(other, a_key(), {"chunk_size": 8})
+    assert [chosen(other), chosen(filled)] == [8, 4]
+    other.replace(filled)
+    assert chosen(filled) == 8
+    filled.unlink()
+    assert isinstance(lookup.find_answer(filled, a_key(), 1024), Miss)
+
+
+def test_a_later_hit_says_what_became_of_a_file_that_was_overwritten(filled: Path) -> None:
+    assert chosen(filled) == 4
+    filled.write_bytes(b"not a database, and long enough to be looked at" * 100)
+    with pytest.raises(DatabaseError, match="not a SQLite database"):
+        chosen(filled)
+
+
+def test_a_held_database_is_waited_for_once(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sqlite, "READ_BUSY_SECONDS", 0.01)
+    holder = sqlite3.connect(filled, isolation_level=None)
+    holder.execute("BEGIN EXCLUSIVE")
+
+    def fail(*_: object) -> None:
+        raise AssertionError("waited twice")
+
+    monkeypatch.setattr(lookup, "query", fail)
+    monkeypatch.setattr(sqlite, "query", fail)
+    with pytest.raises(DatabaseError, match="another process holds it"):
+        chosen(filled)
+    holder.close()
+
+
+def test_threads_that_hit_at_once_each_get_the_answer(filled: Path) -> None:
+    with ThreadPoolExecutor(8) as threads:
+        assert set(threads.map(chosen, [filled] * 200)) == {4}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_children_that_are_forked_between_hits_have_their_own_and_leave_the_parents(
+    filled: Path,
+) -> None:
+    program = f"""
+import os, sys, threading
+from tests.facts import a_key
+from tuner import store_cache
+from tuner.answers import Answer, Miss
+from tuner.errors import DatabaseError
+from tuner.store import lookup, sqlite
+def look():
+    return lookup.find_answer({str(filled)!r}, a_key(), 1024).chunk_size
+assert look() == 4
+for chunk_size in (8, 16):
+    child = os.fork()
+    if not child:
+        assert look() == (4 if chunk_size == 8 else 8)
+        store_cache({str(filled)!r}, a_key(), {{"chunk_size": chunk_size}})
+        assert look() == chunk_size
+        sys.exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert look() == chunk_size
+"""
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-W", "error", "-c", program],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+    with closing(sqlite3.connect(filled)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
 
 
 def test_the_fingerprint_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:

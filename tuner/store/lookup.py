@@ -20,9 +20,10 @@ from tuner.store.diagnosis import (
     is_empty,
     other_revision,
 )
-from tuner.store.sqlite import error_name, query
+from tuner.store.sqlite import error_name, query, query_again
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from os import PathLike
 
 ONE_ANSWER = """
@@ -68,7 +69,7 @@ def find_answer(database: str | PathLike[str], key: str, num_envs: int | None) -
     """
     if not exists(database):
         return Miss("there is no database yet")
-    rows = _ask(database, ONE_ANSWER, (str(key), REVISION))
+    rows = _ask(query_again, database, ONE_ANSWER, (str(key), REVISION))
     if rows is None:
         return Miss("the database is empty")
     if not rows:
@@ -86,7 +87,7 @@ def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
     """
     if not exists(database):
         return {}
-    rows = _ask(database, ALL_ANSWERS)
+    rows = _ask(query, database, ALL_ANSWERS)
     if rows is None:
         return {}
     revision = file_revision(database)
@@ -100,11 +101,14 @@ def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 def _ask(
-    database: str | PathLike[str], statement: str, parameters: tuple[object, ...] = ()
+    look: Callable[..., list[tuple[Any, ...]]],
+    database: str | PathLike[str],
+    statement: str,
+    parameters: tuple[object, ...] = (),
 ) -> list[tuple[Any, ...]] | None:
     """Read rows; None from a file that holds nothing at all yet."""
     try:
-        return query(database, statement, parameters)
+        return look(database, statement, parameters)
     except sqlite3.Error as error:
         if error_name(error) != "SQLITE_ERROR":
             raise explained(database, error) from error
