@@ -17,7 +17,7 @@ FLOORS = [
     {"curve", "pools", "model_file", "store.sqlite", "store.schema"},
     {"evidence", "motion", "bench", "store.lock", "store.diagnosis"},
     {"selection", "plan"},
-    {"race", "store.lookup"},
+    {"race", "store.lookup", "store.views"},
     {"store.engine"},
     {"store.migrate"},
     {"store.ledger", "store.check"},

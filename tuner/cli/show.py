@@ -30,7 +30,7 @@ def list_keys(database: str | None, as_json: bool) -> None:
     Example:
       tuner list --json
     """
-    from tuner.store.ledger import read_overview
+    from tuner.store.views import read_overview
 
     rows = read_overview(existing(database))
     if as_json:
@@ -85,7 +85,7 @@ def show(key: str, database: str | None, as_json: bool) -> None:
     Example:
       tuner show k1_3f9a
     """
-    from tuner.store.ledger import read_key
+    from tuner.store.views import read_key
 
     file = existing(database)
     facts = read_key(file, _the_key(file, key))
@@ -98,7 +98,7 @@ def show(key: str, database: str | None, as_json: bool) -> None:
 
 
 def _the_key(file: Path, prefix: str) -> str:
-    from tuner.store.ledger import find_keys
+    from tuner.store.views import find_keys
 
     found = find_keys(file, prefix)
     if prefix in found:

@@ -1,4 +1,4 @@
-"""Writes runs and verdicts, and reads them back for people. One transaction a deed.
+"""Writes runs and verdicts. One transaction a deed.
 
 A run goes in whole or not at all, together with the verdict that it leads to; nothing is
 overwritten but the verdict, which can be made again from the samples. No pool is ever timed
@@ -20,7 +20,7 @@ from tuner.errors import ArgumentError
 from tuner.keys import CacheKey, KeyFacts, canonical_json, device_digest, model_digest
 from tuner.records import LARGEST_INTEGER, Candidate, Run, Sample, Verdict
 from tuner.store import schema
-from tuner.store.engine import reading, writing
+from tuner.store.engine import writing
 from tuner.store.migrate import upgrade
 
 # Statements are made once: making them takes longer than SQLite takes to carry them out.
@@ -91,52 +91,6 @@ def save_run(
         if verdict is not None:
             _put_verdict(connection, key, key_id, run_id, verdict, per_candidate_ms)
     return run_id
-
-
-def read_overview(database: Path) -> list[dict[str, Any]]:
-    """Read the view `tuning_overview`, the keys measured last first. Does not write."""
-    with reading(database) as connection:
-        rows = connection.exec_driver_sql(
-            "SELECT * FROM tuning_overview ORDER BY last_measured_utc DESC, tuning_key"
-        )
-        return [dict(row) for row in rows.mappings()]
-
-
-def find_keys(database: Path, prefix: str) -> list[str]:
-    """List the keys whose digest starts with a text, with or without the scheme in front."""
-    with reading(database) as connection:
-        keys = connection.execute(
-            sa.select(schema.tuning_key.c.digest)
-            .where(
-                sa.or_(
-                    schema.tuning_key.c.digest.startswith(prefix, autoescape=True),
-                    schema.tuning_key.c.digest.startswith(f"k1_{prefix}", autoescape=True),
-                )
-            )
-            .order_by(schema.tuning_key.c.digest)
-        )
-        return list(keys.scalars())
-
-
-def read_key(database: Path, key: str) -> dict[str, Any]:
-    """Read all there is about one key: its overview, candidates and runs. Does not write."""
-    with reading(database) as connection:
-        overview = connection.exec_driver_sql(
-            "SELECT * FROM tuning_overview WHERE tuning_key = ?", (key,)
-        )
-        candidates = connection.exec_driver_sql(
-            "SELECT chunk_size, samples, min_ms, median_ms, mean_ms, relative_to_default "
-            "FROM candidate_timing WHERE tuning_key = ? ORDER BY chunk_size NULLS FIRST",
-            (key,),
-        )
-        runs = connection.exec_driver_sql(
-            "SELECT * FROM run_history WHERE tuning_key = ? ORDER BY finished_utc, run_id", (key,)
-        )
-        return {
-            "overview": dict(overview.mappings().one()),
-            "candidates": [dict(row) for row in candidates.mappings()],
-            "runs": [dict(row) for row in runs.mappings()],
-        }
 
 
 def _key_row(connection: sa.Connection, key: str) -> int:
