@@ -46,9 +46,15 @@ if TYPE_CHECKING:
 
 TAUS = np.concatenate([[0.0], np.geomspace(0.0005, 0.1, 16)])
 """The grid over which the spread between runs is integrated."""
-TAU_SCALE = 0.005
-"""Of its prior, a half-normal one (Roever and others 2021). A half-Cauchy one, with its longer
-tail, would let a second run that agrees take back what the first one proved."""
+TAU_SCALE, TAU_TAIL = 0.005, 4.0
+"""Of its prior, a half-t one (Gelman 2006), and the degrees of freedom of its tail. A half-Cauchy
+one, whose tail is longer, would let a second run that agrees take back what the first proved."""
+THIN = 2
+"""Timings of a candidate in one run that cannot tell whether they were late or it is slow."""
+LATE = 2.5
+"""Standard deviations by which such timings may be late and still count in full."""
+PASSES = 3
+"""In which that is found out, beside what all runs say."""
 NOISE_TIMINGS = 8.0
 """How many timings the noise of all runs together counts for in the noise of one."""
 FIT_TOLERANCE = 0.1
@@ -220,7 +226,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
     index = {c: k for k, c in enumerate(candidates)}
     m, n = len(candidates), len(reports)
     information, score = np.zeros((n, m, m)), np.zeros((n, m))
-    bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros(m, dtype=np.int64)
+    bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros((n, m), dtype=np.int64)
     taken = np.array([float(sum(r.counts)) for r in reports])
     noise2 = np.array([r.noise2 for r in reports])
     common = float(noise2 @ taken) / float(taken.sum())
@@ -232,11 +238,18 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         timed = np.array(r.counts) > 0
         bumps[at] += np.where(timed, r.bumps, 0.0)
         seen[at] += timed
-        counts[at] += r.counts
+        counts[k, at] = r.counts
     own_bump = np.where(seen > 0, bumps / np.maximum(seen, 1), bumps.sum() / seen.sum())
     trend, smooth = curves(*_axes(candidates, work), np.flatnonzero(seen))
     prior = trend + np.mean([r.curve2 for r in reports]) * smooth + np.diag(own_bump)
     weights, mean, covariance = _integrated(information, score, prior)
+    for _ in range(PASSES):
+        tau2 = float(weights @ TAUS**2)
+        blur = _late(information, score, mean, tau2) * (counts > 0) * (counts <= THIN)
+        keep = np.linalg.inv(np.eye(m) + information * blur[:, None, :])
+        weights, mean, covariance = _integrated(
+            keep @ information, np.einsum("rij,rj->ri", keep, score), prior
+        )
     relative = np.eye(m)
     relative[:, 0] -= 1.0
     duels, contradicted, lost = {}, set(), set()
@@ -255,7 +268,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
     return Pooled(
         evidence=Evidence(
             candidates=candidates,
-            counts=tuple(counts.tolist()),
+            counts=tuple(counts.sum(axis=0).tolist()),
             fit=Fit(
                 mean=relative @ mean,
                 covariance=relative @ covariance @ relative.T,
@@ -270,13 +283,23 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
 
 
 def _prior_of_tau() -> Floats:
-    edges = np.concatenate([[0.0], 0.5 * (TAUS[1:] + TAUS[:-1]), [1.0]])
-    below = np.array([math.erf(edge / (TAU_SCALE * math.sqrt(2.0))) for edge in edges])
-    return np.diff(below)
+    edges = np.concatenate([[0.0], 0.5 * (TAUS[1:] + TAUS[:-1]), TAUS[-1:]])
+    density = (1.0 + (TAUS / TAU_SCALE) ** 2 / TAU_TAIL) ** (-0.5 * (TAU_TAIL + 1.0))
+    weights = density * np.diff(edges)
+    return np.asarray(weights / weights.sum())
 
 
 PRIOR_OF_TAU = _prior_of_tau()
 """Probability of each of the `TAUS`, before any run."""
+
+
+def _late(information: Floats, score: Floats, mean: Floats, tau2: float) -> Floats:
+    """Variance to add to what each run says of each candidate, as far as it came late."""
+    own = np.maximum(np.einsum("rkk->rk", information), 1e-9)
+    off = (score - information @ mean) / own
+    expected = 1.0 / own + 0.5 * tau2
+    late = np.maximum(off, 0.0) / LATE
+    return np.asarray(np.maximum(late**2 - expected, 0.0))
 
 
 def _integrated(information: Floats, score: Floats, prior: Floats) -> tuple[Floats, Floats, Floats]:
