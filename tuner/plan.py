@@ -32,7 +32,7 @@ TOLERANCE = 0.02
 them more exactly would take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
-FIRST_LIKELY = 4
+FIRST_LIKELY = 2
 """The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
@@ -42,6 +42,8 @@ LIKELY_HOPE = 0.02
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
+LIKELY_DUEL_HOPE = 0.01
+"""The same for a likely winner: a gain too small to be proven fast is left alone."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
 LOOK_WITHIN = 0.05
@@ -126,7 +128,7 @@ def next_block(
         first = _first_block(field, timings_left)
         order = tuple(first[k] for k in rng.permutation(len(first)))
         return Outlook(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    hopes = _Hopes.of(evidence, everyone)
+    hopes = _Hopes.of(evidence, everyone, field.likely)
     if len(usable) >= MOST_SAMPLES:
         block, cut_short = STOP, False
     else:
@@ -205,7 +207,7 @@ def _block(
             return (leader, *unseen)
     if leader == NATIVE_DEFAULT or duel.proven or pairs >= DUEL_PAIRS:
         return STOP
-    if hopes.over_default < DUEL_HOPE:
+    if hopes.over_default < (LIKELY_DUEL_HOPE if leader in field.likely else DUEL_HOPE):
         return STOP
     return _duel_block(leader, pairs)
 
@@ -293,13 +295,22 @@ class _Hopes:
     relative: tuple[float, float, float]
 
     @classmethod
-    def of(cls, evidence: Evidence, everyone: Sequence[Candidate]) -> _Hopes:
+    def of(
+        cls, evidence: Evidence, everyone: Sequence[Candidate], likely: Sequence[Candidate] = ()
+    ) -> _Hopes:
         place = [evidence.candidates.index(c) for c in everyone]
         mean = evidence.fit.mean[place]
         covariance = evidence.fit.covariance[np.ix_(place, place)]
         timed = np.array([evidence.counts[k] > 0 for k in place])
         lead = int(np.argmin(np.where(timed, mean, np.inf)))
         variance = covariance.diagonal()
+        for c in likely:
+            # An old winner is believed until the timings speak against it: it has its duel yet.
+            k = everyone.index(c) if c in everyone and c != NATIVE_DEFAULT else lead
+            doubt = math.sqrt(max(variance[k] + variance[lead] - 2 * covariance[lead, k], 0.0))
+            if timed[k] and mean[k] - mean[lead] <= doubt:
+                lead = k
+                break
         gap = np.maximum(variance + variance[lead] - 2 * covariance[lead], 0.0)
         # What timings can teach: all of the doubt if they were exact, less the noisier they are.
         learnt = gap / np.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
