@@ -16,7 +16,9 @@ FLOORS = [
     {"keys"},
     {"curve", "pools", "model_file", "store.sqlite", "store.schema"},
     {"evidence", "motion", "bench", "store.lock", "store.diagnosis"},
-    {"selection", "plan"},
+    {"selection"},
+    {"history"},
+    {"plan"},
     {"race", "store.lookup", "store.views"},
     {"store.engine"},
     {"store.migrate"},
@@ -91,10 +93,12 @@ def test_timing_and_storing_never_see_each_other() -> None:
                 "plan",
                 "selection",
                 "evidence",
+                "history",
                 "pools",
                 "motion",
             }
-        if name in ("bench", "race", "plan", "selection", "evidence", "curve", "pools", "motion"):
+        timing = {"bench", "race", "plan", "history", "selection", "evidence", "curve", "pools"}
+        if name in timing | {"motion"}:
             assert not targets & {"store", "cache", "tuning", "resolve"}
 
 

@@ -1,5 +1,6 @@
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -7,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.evidence import FEWEST_PAIRS, Work, duel_differences, t95
+from tuner.evidence import Work, duel_pairs, t95
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
-from tuner.selection import explain_verdict, join_runs, judge, select_chunk_size
+from tuner.selection import explain_verdict, judge, select_chunk_size
 
 Blocks = Sequence[Sequence[int | None]]
 
@@ -35,6 +36,11 @@ def taken(
                 Sample(Candidate(c), number, len(found), round(seconds * 1e9), steps=steps)
             )
     return found
+
+
+def one_after_another(first: list[Sample], second: list[Sample]) -> list[Sample]:
+    round_, order = 1 + first[-1].round, 1 + first[-1].order
+    return first + [replace(s, round=s.round + round_, order=s.order + order) for s in second]
 
 
 def duel(c: int | None, quartets: int) -> list[list[int | None]]:
@@ -127,7 +133,7 @@ def test_timings_one_candidate_after_another_prove_nothing() -> None:
 def test_the_gain_rests_on_the_duel_alone() -> None:
     lucky = taken([[None, 4]] * 1, {None: 1.0, 4: 0.5})
     fair = taken(duel(4, 4), {None: 1.0, 4: 0.9}, noise=0.001)
-    both = join_runs([taken([[None, 4, 8]], {None: 1.0, 4: 0.5, 8: 1.0}), fair])
+    both = one_after_another(taken([[None, 4, 8]], {None: 1.0, 4: 0.5, 8: 1.0}), fair)
     assert judge(both).gain == pytest.approx(0.1, abs=0.01)
     assert lucky  # a single pair is a duel too short to prove anything
     assert judge(lucky).chunk_size is None
@@ -152,7 +158,7 @@ def test_one_spiked_pair_does_not_hide_a_winner() -> None:
 def test_a_slow_machine_in_one_half_of_the_run_does_not_matter() -> None:
     fast = taken([[None, 4, 8], *duel(4, 3)], {None: 1.0, 4: 0.93, 8: 1.1}, noise=0.003)
     slow = taken(duel(4, 3), {None: 1.6, 4: 1.6 * 0.93}, noise=0.003, seed=1)
-    verdict = judge(join_runs([fast, slow]))
+    verdict = judge(one_after_another(fast, slow))
     assert verdict.chunk_size == 4
     assert verdict.gain == pytest.approx(0.07, abs=0.01)
 
@@ -213,8 +219,14 @@ def test_without_noise_the_choice_is_never_slower_than_the_default(rest: Any) ->
 
 
 def test_pairs_are_neighbours_of_one_round() -> None:
-    samples = taken([[None, 4, 4, None], [None, 4, 8], [4, 4, None]], {None: 1.0, 4: 0.5, 8: 1.0})
-    assert duel_differences(samples) == {Candidate(4): [pytest.approx(math.log(0.5))] * 3}
+    which = np.array([0, 1, 1, 0, 0, 1, 2, 1, 1, 0])
+    rounds = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
+    logs = np.log([1.0, 0.5, 1.0])[which]
+    found = duel_pairs(which, rounds, np.arange(10), logs)
+    assert list(found) == [1]
+    assert found[1] == pytest.approx([math.log(0.5)] * 3)
+    left_out = duel_pairs(which, rounds, np.arange(0, 20, 2), logs)
+    assert left_out == {}
 
 
 def test_t_quantiles_against_published_ones() -> None:
@@ -233,14 +245,6 @@ def test_idle_threads_of_the_last_round() -> None:
     assert Work(1024, None).native_chunk is None
 
 
-def test_joined_runs_keep_their_rounds_apart() -> None:
-    run = taken([[None, 4]], {None: 1.0, 4: 0.5})
-    joined = join_runs([run, run])
-    assert [s.round for s in joined] == [0, 0, 1, 1]
-    assert [s.order for s in joined] == [0, 1, 3, 4]
-    assert len(duel_differences(joined)[Candidate(4)]) == 2 < FEWEST_PAIRS
-
-
 def test_explanations() -> None:
     won = judge(taken([[None, 4, 8], *duel(4, 4)], {None: 1.0, 4: 0.9, 8: 1.3}, noise=0.003))
     sentence = explain_verdict(won, timings=19, pool_seconds=1.94)
@@ -250,3 +254,6 @@ def test_explanations() -> None:
     short = explain_verdict(judge([], cut_short=True), timings=0)
     assert "undecided" in short
     assert "time budget" in short
+    contradicted = replace(won, decided=False, reason="contradiction")
+    assert "undecided, runs contradict" in explain_verdict(contradicted, timings=9)
+    assert "undecided" not in explain_verdict(replace(won, reason="tie"), timings=9)

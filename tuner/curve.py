@@ -103,7 +103,8 @@ class Fit:
     """Shape (candidates, candidates)."""
     noise: float
     """Standard deviation of the log of one timing, spikes set aside."""
-    learned: Learned
+    learned: Learned | None = None
+    """What a fit of more timings may go on from."""
 
 
 def fit(
@@ -132,10 +133,10 @@ def fit(
             guesses, so that fewer iterations do.
     """
     n, m = len(which), len(chunks)
-    trend, smooth = _curves(chunks, idle, np.unique(which))
+    trend, smooth = curves(chunks, idle, np.unique(which))
     seen, place = np.unique(which, return_inverse=True)
     trend_s, smooth_s, kinds = trend[np.ix_(seen, seen)], smooth[np.ix_(seen, seen)], len(seen)
-    stretch = np.arange(n) // (STRETCH * math.ceil(n / MOST_TIMINGS))
+    stretch = _stretches(n)
     levels = int(stretch[-1]) + 1
     y = logs - np.median(logs)
     begin = (learned or Learned.nothing(n, levels, m)).carried_to(n, levels, m)
@@ -190,6 +191,41 @@ def fit(
     )
 
 
+def told(which: NDArray[np.intp], logs: Floats, learned: Learned) -> tuple[Floats, Floats]:
+    """What timings say of the costs when the machine's speed is taken out, prior left aside.
+
+    Args:
+        which: as `fit` got them.
+        logs: likewise.
+        learned: what that fit found.
+
+    Returns:
+        Shape (candidates, candidates): the information, whose inverse would be a covariance if
+        it said anything of the costs' common level; and, shape (candidates,), information times
+        costs. Those of several runs add up.
+    """
+    m, stretch = len(learned.bump_w), _stretches(len(which))
+    noise_p, speed_p = learned.noise_w / learned.noise2, learned.speed_w / learned.speed2
+    levels = len(speed_p) + 1
+    columns = np.zeros((len(which), m + 1))
+    columns[np.arange(len(which)), which] = 1.0
+    columns[:, m] = logs - np.median(logs)
+    weighed = noise_p[:, None] * columns
+    summed = np.zeros((levels, m + 1))
+    np.add.at(summed, stretch, weighed)
+    chain = np.diag(summed[:, :m].sum(axis=1))
+    at = np.arange(levels - 1)
+    chain[at, at + 1] = chain[at + 1, at] = -speed_p
+    chain[at, at] += speed_p
+    chain[at + 1, at + 1] += speed_p
+    left = columns.T @ weighed - summed.T @ np.linalg.solve(chain, summed)
+    return left[:m, :m], left[:m, m]
+
+
+def _stretches(timings: int) -> NDArray[np.intp]:
+    return np.arange(timings) // (STRETCH * math.ceil(timings / MOST_TIMINGS))
+
+
 def _solve(
     y: Floats,
     stretch: NDArray[np.intp],
@@ -218,7 +254,7 @@ def _solve(
     return covariance @ right, covariance
 
 
-def _curves(chunks: Floats, idle: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
+def curves(chunks: Floats, idle: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
     """The prior covariance of the trend, and of the smooth deviation from it at scale 1."""
     known = np.isfinite(chunks)
     sizes = np.where(known, chunks, 1.0)

@@ -10,7 +10,6 @@ ones that prove it, so being the luckiest of sixteen proves nothing.
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -164,39 +163,44 @@ def weigh(
         tolerance=tolerance,
         learned=learned,
     )
+    rounds = np.array([s.round for s in samples])
+    pairs = duel_pairs(which, rounds, np.array([s.order for s in samples]), logs)
     return Evidence(
         candidates=candidates,
         counts=tuple(counts[c] for c in candidates),
         fit=fitted,
-        duels={c: _duel(d, fitted.noise) for c, d in duel_differences(samples).items()},
+        duels={candidates[k]: judged_duel(d, fitted.noise) for k, d in pairs.items()},
     )
 
 
-def duel_differences(samples: Sequence[Sample]) -> dict[Candidate, list[float]]:
-    """log(time / default's) of each pair of neighbours, from the rounds that are duels."""
-    rounds: dict[int, list[Sample]] = defaultdict(list)
-    for s in samples:
-        rounds[s.round].append(s)
-    found: dict[Candidate, list[float]] = defaultdict(list)
-    for members in rounds.values():
-        kinds = {s.candidate for s in members}
-        if len(kinds) != 2 or NATIVE_DEFAULT not in kinds:
-            continue
-        (rival,) = kinds - {NATIVE_DEFAULT}
-        waiting: Sample | None = None
-        for s in members:
-            if waiting is None or waiting.candidate == s.candidate or s.order != waiting.order + 1:
-                waiting = s
-                continue
-            ratio = math.log(s.nanoseconds / s.steps * waiting.steps / waiting.nanoseconds)
-            found[rival].append(ratio if s.candidate == rival else -ratio)
-            waiting = None
-    return dict(found)
+def duel_pairs(
+    which: NDArray[np.intp], rounds: NDArray[np.int64], orders: NDArray[np.int64], logs: Floats
+) -> dict[int, Floats]:
+    """log(time / default's) of each pair of neighbours, by candidate, from rounds that are duels.
+
+    Args:
+        which: shape (timings,): index of the candidate of each, the native default's is 0.
+        rounds: shape (timings,).
+        orders: shape (timings,), ascending.
+        logs: shape (timings,): log of the time of one step.
+    """
+    _, place = np.unique(rounds, return_inverse=True)
+    kinds = np.zeros((len(rounds), 1 + which.max(initial=0)), dtype=bool)
+    kinds[place, which] = True
+    duels = kinds[:, 0] & (np.count_nonzero(kinds, axis=1) == 2)
+    linked = duels[place[:-1]] & (np.diff(place) == 0)
+    linked &= (np.diff(orders) == 1) & (np.diff(which) != 0)
+    # A timing is in one pair at most: of a chain of links every other one counts.
+    at = np.arange(len(linked))
+    begins = linked & ~np.concatenate([[False], linked[:-1]])
+    first = at[linked & ((at - np.maximum.accumulate(np.where(begins, at, 0))) % 2 == 0)]
+    ratios = (logs[first + 1] - logs[first]) * np.where(which[first] == 0, 1.0, -1.0)
+    rivals = which[first] + which[first + 1]
+    return {int(k): ratios[rivals == k] for k in np.unique(rivals)}
 
 
-def _duel(differences: Sequence[float], noise: float) -> Duel:
+def judged_duel(pairs: Floats, noise: float) -> Duel:
     """The mean difference with its 95 % interval, far-off pairs set aside."""
-    pairs = np.array(differences)
     expected = math.sqrt(2.0) * noise
     kept = pairs[np.abs(pairs - np.median(pairs)) <= OUTLIER * expected]
     if len(kept) < 2:

@@ -70,8 +70,10 @@ class Estimate:
     """Upper end of the 95 % confidence interval of `relative`."""
 
 
-Reason = Literal["budget", "noise", "too few"]
-"""Why a verdict is not decided: time ran out, the spread is too wide, or too few samples."""
+Reason = Literal["budget", "noise", "too few", "contradiction", "tie"]
+"""Why a verdict is not decided: time ran out, the spread is too wide, too few samples, or runs
+contradict each other. "tie" is why one is decided that samples alone did not decide: all the
+time that a key is worth is spent, so the rule for ties holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,7 @@ class Verdict:
     decided: bool
     """True if more samples would not change the choice by more than what is worth it."""
     reason: Reason | None
-    """Why not, where `decided` is False."""
+    """Why not, where `decided` is False; "tie" where the rule for ties decided; else None."""
     gain: float | None
     """Share of the native default's time that the choice saves: 0.06 is 6 %; 0 for the default.
 
@@ -96,6 +98,12 @@ class Verdict:
     """Candidates that could not be told apart from the choice."""
     estimates: tuple[Estimate, ...] = ()
     """One per candidate with samples, the native default first, then by chunk size."""
+    expected_loss: float | None = None
+    """Share of a step's time that the choice is expected to lose to the best other candidate;
+    None where nothing was compared."""
+    between_runs: float | None = None
+    """Standard deviation, from run to run, of a candidate's time over the default's, as a share;
+    None for one run, which says nothing of it."""
 
     @property
     def chunk_size(self) -> int | None:
@@ -160,6 +168,8 @@ class Run:
     circumstances: Circumstances = Circumstances()
     message: str | None = None
     """What went wrong: a candidate that raised, or why the whole run failed."""
+    stated: Candidate | None = None
+    """The choice that an imported run came with: somebody's word, not a measurement."""
     failed: tuple[Candidate, ...] = ()
     """Candidates on which the pool raised: their samples are kept, no verdict rests on them."""
     other_facts: dict[str, Any] = field(default_factory=dict)

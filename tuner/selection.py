@@ -8,7 +8,6 @@ the native default only for a candidate that a duel has proven faster (see `tune
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -26,7 +25,7 @@ from tuner.evidence import (
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from tuner.curve import Fit
     from tuner.records import Reason
@@ -84,7 +83,7 @@ def judge(
     """Say what samples mean together.
 
     Args:
-        samples: of one run, or of several joined by `join_runs`.
+        samples: of one run; what several say together, `tuner.history` knows.
         num_envs: environments in one step; None if not known.
         nthread: threads of the pool; None if not known. With both, samples of the chunk size
             that the native rule gives count as the default's own.
@@ -97,6 +96,21 @@ def judge(
     evidence = weigh(usable, work)
     if evidence is None:
         return Verdict(NATIVE_DEFAULT, False, "budget" if cut_short else "too few", 0.0, 0.0, 0.0)
+    default = [s.milliseconds for s in usable if s.candidate == NATIVE_DEFAULT]
+    return decide(evidence, work, float(np.median(default)), cut_short=cut_short)
+
+
+def decide(
+    evidence: Evidence, work: Work, milliseconds: float, *, cut_short: bool = False
+) -> Verdict:
+    """Make a verdict of evidence.
+
+    Args:
+        evidence: what samples say.
+        work: what they timed.
+        milliseconds: of a step of the native default.
+        cut_short: as in `judge`.
+    """
     choice = _choose(evidence, work.native_chunk)
     duel = evidence.duels.get(choice, NO_DUEL)
     left = choice != NATIVE_DEFAULT
@@ -110,7 +124,8 @@ def judge(
         gain_low=1.0 - math.exp(duel.high) if left else 0.0,
         gain_high=1.0 - math.exp(duel.low) if left else 0.0,
         ties=_ties(evidence, choice),
-        estimates=_estimates(evidence, usable),
+        estimates=_estimates(evidence, milliseconds),
+        expected_loss=loss,
     )
 
 
@@ -165,8 +180,7 @@ def _ties(evidence: Evidence, choice: Candidate) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
-def _estimates(evidence: Evidence, samples: Sequence[Sample]) -> tuple[Estimate, ...]:
-    default = float(np.median([s.milliseconds for s in samples if s.candidate == NATIVE_DEFAULT]))
+def _estimates(evidence: Evidence, milliseconds: float) -> tuple[Estimate, ...]:
     found = []
     for k, c in enumerate(evidence.candidates):
         mean = float(evidence.fit.mean[k])
@@ -179,27 +193,13 @@ def _estimates(evidence: Evidence, samples: Sequence[Sample]) -> tuple[Estimate,
             Estimate(
                 candidate=c,
                 samples=evidence.counts[k],
-                milliseconds=default * math.exp(mean),
+                milliseconds=milliseconds * math.exp(mean),
                 relative=math.exp(mean),
                 low=math.exp(low),
                 high=math.exp(high),
             )
         )
     return tuple(found)
-
-
-def join_runs(runs: Iterable[Iterable[Sample]]) -> tuple[Sample, ...]:
-    """Samples of several runs as one sequence: rounds and orders go on from run to run."""
-    joined: list[Sample] = []
-    for run in runs:
-        first_round = 1 + max((s.round for s in joined), default=-1)
-        # An order is left out so that no pair straddles two runs.
-        first_order = 2 + joined[-1].order if joined else 0
-        joined += [
-            replace(s, round=s.round + first_round, order=s.order + first_order)
-            for s in sorted(run, key=lambda s: s.order)
-        ]
-    return tuple(joined)
 
 
 def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | None = None) -> str:
@@ -214,10 +214,13 @@ def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | Non
     head = f"{_choice_in_words(verdict)}, {cost}"
     if verdict.reason is None:
         return head
+    if verdict.reason == "tie":
+        return f"{head}; what differences are left are not worth more timings"
     remedy = {
         "budget": "time ran out: measuring again with a larger time budget would settle it",
         "noise": "the machine is noisy: measuring again when it is quieter would settle it",
         "too few": "too few timings: measuring again with a larger time budget would settle it",
+        "contradiction": "runs contradict each other: measuring again would tell which holds",
     }[verdict.reason]
     return f"{head}; undecided, {remedy}"
 

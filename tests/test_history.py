@@ -1,0 +1,298 @@
+import math
+import random
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tuner.history import ENOUGH_SAMPLES, ENOUGH_SECONDS, Timings, judge_runs
+from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
+from tuner.selection import judge
+
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+COSTS: dict[int | None, float] = {None: 1.0, 4: 0.95, 9: 0.98, 20: 1.03, 64: 1.2}
+EXPLORED: list[list[int | None]] = [[None, 4, 9, 20, 64], [4, None, 9, 20], [9, 4, None, 64]]
+
+
+def duel(c: int | None, quartets: int) -> list[list[int | None]]:
+    return [[None, c, c, None]] * quartets
+
+
+def run_of(
+    blocks: Sequence[Sequence[int | None]],
+    *,
+    hour: int = 0,
+    costs: dict[int | None, float] | None = None,
+    noise: float = 0.01,
+    ms: float = 10.0,
+    **fields: Any,
+) -> Run:
+    """A run that finished at this hour; the hour also draws its noise and its machine's speed."""
+    rng = np.random.default_rng(hour)
+    costs = COSTS | (costs or {})
+    speed = math.exp(0.2 * rng.standard_normal())
+    samples: list[Sample] = []
+    for number, block in enumerate(blocks):
+        for c in block:
+            time = speed * costs[c] * math.exp(noise * rng.standard_normal())
+            samples.append(Sample(Candidate(c), number, len(samples), round(time * ms * 1e6)))
+    fields.setdefault("state", "complete")
+    return Run(
+        finished=EPOCH + timedelta(hours=hour), uid=f"{hour:032x}", samples=tuple(samples), **fields
+    )
+
+
+FULL = [*EXPLORED, *duel(4, 8)]
+
+
+def verdict_of(*runs: Run | Timings) -> Verdict:
+    return judge_runs(runs, num_envs=1024, nthread=8)
+
+
+# --- how many runs there are ----------------------------------------------------------------
+
+
+def test_no_run_says_nothing() -> None:
+    verdict = verdict_of()
+    assert (verdict.candidate, verdict.decided) == (NATIVE_DEFAULT, False)
+    assert verdict.between_runs is None
+    assert verdict.expected_loss is None
+
+
+@pytest.mark.parametrize("state", ["complete", "cut short"])
+def test_one_run_is_judged_as_ever(state: Any) -> None:
+    run = run_of(FULL, state=state, failed=(Candidate(9),))
+    alone = judge(
+        run.samples, num_envs=1024, nthread=8, cut_short=state == "cut short", failed=run.failed
+    )
+    assert verdict_of(run) == alone
+    assert verdict_of(Timings.of(run)) == alone
+    assert alone.between_runs is None
+
+
+def test_runs_without_timings_and_failed_ones_say_nothing() -> None:
+    run = run_of(FULL)
+    lied = run_of(FULL, hour=1, costs={4: 2.0}, state="failed")
+    assert verdict_of(run, lied, run_of([], hour=2)) == verdict_of(run)
+
+
+def test_columns_hold_what_samples_hold() -> None:
+    run = run_of(FULL)
+    assert tuple(Timings.of(run).samples()) == run.samples
+
+
+def test_two_runs_that_agree_do_not_take_back_what_one_proved() -> None:
+    one, both = verdict_of(run_of(FULL)), verdict_of(run_of(FULL), run_of(FULL, hour=1))
+    assert one.chunk_size == both.chunk_size == 4
+    assert both.decided
+    assert both.gain == pytest.approx(0.05, abs=0.01)
+    assert both.between_runs is not None
+    assert 0 < both.between_runs < 0.01
+    assert {e.candidate: e.samples for e in both.estimates} == {
+        e.candidate: 2 * e.samples for e in one.estimates
+    }
+
+
+def test_short_runs_add_up_to_a_proof() -> None:
+    short = [run_of([[None, 4, 9, 20], *duel(4, 1)], hour=k, noise=0.005) for k in range(6)]
+    assert verdict_of(short[0]).chunk_size is None
+    assert verdict_of(*short).chunk_size == 4
+
+
+def test_ten_runs_know_more_than_two() -> None:
+    runs = [run_of(FULL, hour=k, noise=0.02) for k in range(10)]
+
+    def width(verdict: Verdict) -> float:
+        estimate = next(e for e in verdict.estimates if e.candidate.chunk_size == 4)
+        return estimate.high - estimate.low
+
+    assert width(verdict_of(*runs)) < width(verdict_of(*runs[:2]))
+
+
+def test_the_twin_of_the_default_and_failed_candidates_are_out() -> None:
+    blocks = [[None, 4, 9, 12], *duel(12, 4), *duel(4, 4)]
+    runs = [run_of(blocks, hour=k, costs={12: 0.5}) for k in range(2)]
+    assert [e.candidate.chunk_size for e in verdict_of(*runs).estimates] == [None, 4, 9]
+    failing = run_of(FULL, hour=5, failed=(Candidate(4),))
+    verdict = verdict_of(*runs, failing)
+    assert verdict.chunk_size != 4
+    assert Candidate(4) not in {e.candidate for e in verdict.estimates}
+
+
+def test_runs_without_the_default_still_tell_the_others_apart() -> None:
+    runs = [run_of(FULL), run_of([[4, 9, 20, 64]] * 3, hour=1, state="cut short")]
+    verdict = verdict_of(*runs)
+    assert verdict.chunk_size == 4
+    assert verdict.decided
+    assert judge_runs([runs[1], runs[1]]).candidate == NATIVE_DEFAULT
+
+
+# --- order, and the unit of time ------------------------------------------------------------
+
+
+@settings(max_examples=25, deadline=None)
+@given(
+    gains=st.lists(st.floats(-0.1, 0.1), min_size=2, max_size=5),
+    noise=st.sampled_from([0.0, 0.005, 0.03]),
+    shuffle=st.randoms(use_true_random=False),
+)
+def test_the_order_in_which_runs_come_does_not_matter(
+    gains: list[float], noise: float, shuffle: random.Random
+) -> None:
+    runs = [
+        run_of(FULL[: 3 + k], hour=k, costs={4: 1 - gain}, noise=noise)
+        for k, gain in enumerate(gains)
+    ]
+    shuffled = list(runs)
+    shuffle.shuffle(shuffled)
+    first = verdict_of(*runs)
+    assert repr(first) == repr(verdict_of(*shuffled))  # to the last bit
+    if first.decided:
+        assert first.chunk_size in {None, 4}
+    assert first.gain is not None
+    assert first.gain >= 0
+
+
+@settings(max_examples=15, deadline=None)
+@given(scale=st.sampled_from([0.5, 64.0]))
+def test_the_unit_of_time_does_not_matter(scale: float) -> None:
+    runs = [run_of(FULL, hour=k, ms=10.0) for k in range(3)]
+    scaled = [run_of(FULL, hour=k, ms=10.0 * scale) for k in range(3)]
+    one, other = verdict_of(*runs), verdict_of(*scaled)
+    assert one.candidate == other.candidate
+    assert one.gain == pytest.approx(other.gain, abs=1e-4)
+
+
+# --- runs that differ -----------------------------------------------------------------------
+
+
+def test_the_spread_between_runs_grows_with_what_they_disagree() -> None:
+    spreads = []
+    for off in (0.0, 0.01, 0.03, 0.1):
+        runs = [
+            run_of(FULL, hour=k, costs={4: 0.95 + (off if k % 2 else -off)}, noise=0.003)
+            for k in range(4)
+        ]
+        spreads.append(verdict_of(*runs).between_runs or 0.0)
+    assert spreads == sorted(spreads)
+    assert spreads[0] < 0.005
+    assert spreads[-1] > 0.02
+
+
+def test_what_runs_disagree_on_widens_the_interval_of_the_gain() -> None:
+    def width(off: float) -> float:
+        runs = [
+            run_of(FULL, hour=k, costs={4: 0.9 + (off if k % 2 else -off)}, noise=0.003)
+            for k in range(6)
+        ]
+        verdict = verdict_of(*runs)
+        assert verdict.chunk_size == 4
+        assert verdict.gain_low is not None
+        assert verdict.gain_high is not None
+        return verdict.gain_high - verdict.gain_low
+
+    assert width(0.02) > 2 * width(0.0)
+
+
+def test_runs_that_contradict_each_other_are_undecided() -> None:
+    faster, slower = run_of(FULL), run_of(FULL, hour=1, costs={4: 1.05})
+    verdict = verdict_of(faster, slower)
+    assert verdict.candidate == NATIVE_DEFAULT
+    assert (verdict.decided, verdict.reason) == (False, "contradiction")
+    assert verdict_of(faster).chunk_size == 4
+
+
+def test_a_choice_that_lost_its_gain_is_withdrawn() -> None:
+    old = [run_of(FULL, hour=k) for k in range(4)]
+    assert verdict_of(*old).chunk_size == 4
+    gone = run_of(duel(4, 4), hour=9, costs={4: 1.0}, plan="verify")
+    verdict = verdict_of(*old, gone)
+    assert verdict.candidate == NATIVE_DEFAULT
+    assert (verdict.decided, verdict.reason) == (False, "contradiction")
+
+
+def test_a_choice_that_is_verified_stays() -> None:
+    held = run_of(duel(4, 4), hour=9, plan="verify")
+    verdict = verdict_of(run_of(FULL), held)
+    assert verdict.chunk_size == 4
+    assert verdict.decided
+
+
+# --- what makes it decided ------------------------------------------------------------------
+
+
+def test_runs_cut_short_are_undecided_until_one_completes() -> None:
+    cut = [run_of(FULL, hour=k, state="cut short") for k in range(2)]
+    verdict = verdict_of(*cut)
+    assert verdict.chunk_size == 4
+    assert (verdict.decided, verdict.reason) == (False, "budget")
+    assert verdict_of(*cut, run_of(FULL, hour=2)).decided
+
+
+def test_a_verify_run_does_not_stand_for_having_looked_at_all() -> None:
+    cut = run_of(FULL, state="cut short")
+    verify = run_of(duel(4, 4), hour=1, plan="verify")
+    assert verdict_of(cut, verify).reason == "budget"
+
+
+def test_two_candidates_are_not_all_unless_a_run_went_on_from_others() -> None:
+    only_two = run_of(duel(4, 4), state="complete")
+    cut = run_of(EXPLORED, hour=1, state="cut short")
+    assert verdict_of(only_two).decided
+    assert verdict_of(only_two, cut).reason == "budget"
+    went_on = run_of(duel(4, 4), hour=2)
+    assert verdict_of(cut, went_on).decided
+
+
+def test_a_resumed_run_that_had_nothing_left_to_time_completes() -> None:
+    cut = run_of(FULL, state="cut short")
+    nothing = Run("complete", EPOCH + timedelta(hours=3), samples=(_warm_up(),))
+    assert verdict_of(cut).reason == "budget"
+    assert verdict_of(cut, nothing).decided
+
+
+def _warm_up() -> Sample:
+    return Sample(NATIVE_DEFAULT, 0, 0, 10_000_000, warm_up=True)
+
+
+def test_when_all_time_is_spent_the_rule_for_ties_decides() -> None:
+    def undecided(ms: float, hour: int) -> Run:
+        return run_of(EXPLORED, hour=hour, costs={4: 1.0}, noise=0.1, ms=ms, state="cut short")
+
+    few = [undecided(10.0, k) for k in range(3)]
+    assert not verdict_of(*few).decided
+    taken = len(few[0].samples)
+    long = [undecided(1.5e3 * ENOUGH_SECONDS / taken, k) for k in range(3)]
+    many = [undecided(1.0, k) for k in range(1 + ENOUGH_SAMPLES // taken)]
+    for runs in (long, many):
+        verdict = verdict_of(*runs)
+        assert verdict.candidate == NATIVE_DEFAULT
+        assert (verdict.decided, verdict.reason) == (True, "tie")
+
+
+# --- stated choices -------------------------------------------------------------------------
+
+
+def stated(c: int | None, hour: int) -> Run:
+    return run_of([[None, 4]], hour=hour, state="imported", stated=Candidate(c))
+
+
+def test_the_latest_stated_choice_stands_where_nothing_was_measured() -> None:
+    verdict = verdict_of(stated(20, 5), stated(9, 3))
+    assert verdict == Verdict(Candidate(20), True, None, None, None, None)
+    assert verdict_of(stated(None, 6), stated(9, 3)).candidate == NATIVE_DEFAULT
+
+
+def test_a_decided_measurement_beats_a_stated_choice_and_an_undecided_one_does_not() -> None:
+    assert verdict_of(stated(9, 5), run_of(FULL)).chunk_size == 4
+    assert verdict_of(stated(9, 5), run_of(FULL, state="cut short")).chunk_size == 9
+
+
+def test_samples_of_an_imported_run_are_no_evidence() -> None:
+    run = run_of(FULL)
+    imported = run_of(FULL, hour=1, costs={4: 2.0}, state="imported")
+    assert verdict_of(run, imported) == verdict_of(run)

@@ -1,0 +1,453 @@
+"""What all runs of a key say together. Pure: no clock, no database, no randomness, numpy only.
+
+A run is a trial that compares some of the candidates with each other: timings tell costs only
+beside others of the same run, because the machine is never the same twice. Nor is what a
+candidate gains: how much it differs from run to run (`between_runs`, tau) is estimated with
+everything else, for all candidates together, and nothing is believed more exactly than the
+runs agree on it. That is a random-effects network meta-analysis (Higgins and Whitehead 1996;
+Lu and Ades 2004); tau has a weakly informative prior and is integrated over a grid.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from tuner.curve import Fit, curves, fit, told
+from tuner.evidence import (
+    FEWEST_PAIRS,
+    NO_DUEL,
+    NOISE_WEIGHT,
+    OUTLIER,
+    WORTH,
+    Duel,
+    Evidence,
+    Work,
+    duel_pairs,
+    judged_duel,
+    t95,
+)
+from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
+from tuner.selection import decide, judge
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
+
+    from numpy.typing import NDArray
+
+    from tuner.records import State
+
+    Floats = NDArray[np.float64]
+    Integers = NDArray[np.int64]
+
+TAUS = np.concatenate([[0.0], np.geomspace(0.0005, 0.1, 16)])
+"""The grid over which the spread between runs is integrated."""
+TAU_SCALE = 0.005
+"""Of its prior, a half-normal one (Roever and others 2021). A half-Cauchy one, with its longer
+tail, would let a second run that agrees take back what the first one proved."""
+NOISE_TIMINGS = 8.0
+"""How many timings the noise of all runs together counts for in the noise of one."""
+FIT_TOLERANCE = 0.1
+"""Of the scales of one run's fit: what it says of the costs hangs little on them."""
+CLEARLY = 3.0
+"""Standard errors between the gains of two runs that make them a contradiction."""
+ENOUGH_SECONDS = 30.0
+"""Of the pool's time, by all runs of a key: three full budgets. What they leave open, the rule
+for ties decides: a fourth would hardly tell more."""
+ENOUGH_SAMPLES = 720
+"""The same in samples, three times what ends a race: light steps get there first."""
+MEASURED = ("complete", "cut short")
+"""States of runs whose samples are evidence."""
+VERIFY = "verify"
+"""Plan of a run that looks whether a choice still holds, and at nothing else."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """A run in columns, as a database hands it over: one array per field of its samples."""
+
+    state: State
+    finished: datetime
+    uid: str
+    chunk_size: Integers
+    """0 is the native default."""
+    round: Integers
+    order: Integers
+    """Ascending."""
+    nanoseconds: Integers
+    steps: Integers
+    warm_up: NDArray[np.bool_]
+    plan: str | None = None
+    stated: Candidate | None = None
+    failed: tuple[Candidate, ...] = ()
+
+    @classmethod
+    def of(cls, run: Run) -> Timings:
+        """Bring a run's samples into columns."""
+        samples = sorted(run.samples, key=lambda s: s.order)
+        return cls(
+            state=run.state,
+            finished=run.finished,
+            uid=run.uid,
+            chunk_size=np.array([s.candidate.chunk_size or 0 for s in samples], dtype=np.int64),
+            round=np.array([s.round for s in samples], dtype=np.int64),
+            order=np.array([s.order for s in samples], dtype=np.int64),
+            nanoseconds=np.array([s.nanoseconds for s in samples], dtype=np.int64),
+            steps=np.array([s.steps for s in samples], dtype=np.int64),
+            warm_up=np.array([s.warm_up for s in samples], dtype=np.bool_),
+            plan=run.plan,
+            stated=run.stated,
+            failed=run.failed,
+        )
+
+    def samples(self) -> list[Sample]:
+        """The samples again, one by one."""
+        columns = (self.chunk_size, self.round, self.order, self.nanoseconds, self.warm_up)
+        rows = zip(*(c.tolist() for c in columns), self.steps.tolist(), strict=True)
+        return [Sample(Candidate(c or None), *rest) for c, *rest in rows]
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What one run says, its machine's speed taken out."""
+
+    candidates: tuple[Candidate, ...]
+    """Those it timed, the native default first whether timed or not."""
+    counts: tuple[int, ...]
+    information: Floats
+    """Shape (candidates, candidates); `curve.told`."""
+    score: Floats
+    """Shape (candidates,)."""
+    noise2: float
+    """Square of the noise's standard deviation."""
+    bumps: Floats
+    """Shape (candidates,): prior variance of each one's own bump, as the run learned it."""
+    curve2: float
+    """Square of the curve's scale, likewise."""
+    costs: Floats
+    """Shape (candidates,): log of the time over the default's, as the run alone sees it."""
+    pairs: dict[Candidate, Floats]
+    """Of its duels."""
+
+
+def report(
+    timings: Timings,
+    work: Work,
+    failed: Collection[Candidate] = (),
+) -> Report | None:
+    """Take one run's timings apart; None if none of them counts."""
+    sizes = _sizes(timings, work)
+    usable = ~timings.warm_up & (timings.nanoseconds > 0)
+    if failed:
+        usable &= ~np.isin(sizes, [c.chunk_size or 0 for c in failed])
+    if not usable.any():
+        return None
+    sizes = sizes[usable]
+    timed = np.union1d(sizes, [0])
+    which = np.searchsorted(timed, sizes)
+    logs = np.log(timings.nanoseconds[usable] / timings.steps[usable])
+    candidates = tuple(Candidate(c or None) for c in timed.tolist())
+    fitted = fit(*_axes(candidates, work), which, logs, tolerance=FIT_TOLERANCE)
+    learned = fitted.learned
+    assert learned is not None
+    information, score = told(which, logs, learned)
+    pairs = duel_pairs(which, timings.round[usable], timings.order[usable], logs)
+    return Report(
+        candidates=candidates,
+        counts=tuple(np.bincount(which, minlength=len(timed)).tolist()),
+        information=information,
+        score=score,
+        noise2=fitted.noise**2,
+        bumps=learned.bump2 / learned.bump_w,
+        curve2=learned.curve2,
+        costs=fitted.mean,
+        pairs={candidates[k]: d for k, d in pairs.items()},
+    )
+
+
+def _sizes(timings: Timings, work: Work) -> Integers:
+    """Chunk sizes, 0 for the default and its twin."""
+    return np.where(timings.chunk_size == (work.native_chunk or 0), 0, timings.chunk_size)
+
+
+def _axes(candidates: Sequence[Candidate], work: Work) -> tuple[Floats, Floats]:
+    sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
+    return np.array(sizes), np.array([work.idle(c) for c in sizes])
+
+
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """What several runs say together."""
+
+    evidence: Evidence
+    between_runs: float
+    """Posterior mean of tau."""
+    contradicted: frozenset[Candidate]
+    """Candidates clearly faster in a duel of one run, clearly without that gain in another's."""
+    lost: frozenset[Candidate]
+    """Those of them of which the latest duel is one without the gain."""
+
+
+def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candidate] = ()) -> Pooled:
+    """Combine runs.
+
+    Args:
+        reports: of the runs, in the order they finished.
+        work: what they timed.
+        others: candidates that may have no timing at all.
+    """
+    named = {c for r in reports for c in r.candidates} | {*others}
+    named.discard(NATIVE_DEFAULT)
+    candidates = (NATIVE_DEFAULT, *sorted(named, key=lambda c: c.chunk_size or 0))
+    index = {c: k for k, c in enumerate(candidates)}
+    m, n = len(candidates), len(reports)
+    information, score = np.zeros((n, m, m)), np.zeros((n, m))
+    bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros(m, dtype=np.int64)
+    taken = np.array([float(sum(r.counts)) for r in reports])
+    noise2 = np.array([r.noise2 for r in reports])
+    common = float(noise2 @ taken) / float(taken.sum())
+    steadied = (noise2 * taken + common * NOISE_TIMINGS) / (taken + NOISE_TIMINGS)
+    for k, r in enumerate(reports):
+        at = np.array([index[c] for c in r.candidates])
+        information[k][np.ix_(at, at)] = r.information * (noise2[k] / steadied[k])
+        score[k, at] = r.score * (noise2[k] / steadied[k])
+        timed = np.array(r.counts) > 0
+        bumps[at] += np.where(timed, r.bumps, 0.0)
+        seen[at] += timed
+        counts[at] += r.counts
+    own_bump = np.where(seen > 0, bumps / np.maximum(seen, 1), bumps.sum() / seen.sum())
+    trend, smooth = curves(*_axes(candidates, work), np.flatnonzero(seen))
+    prior = trend + np.mean([r.curve2 for r in reports]) * smooth + np.diag(own_bump)
+    weights, mean, covariance = _integrated(information, score, prior)
+    relative = np.eye(m)
+    relative[:, 0] -= 1.0
+    duels, contradicted, lost = {}, set(), set()
+    for c in sorted({c for r in reports for c in r.pairs}, key=lambda c: c.chunk_size or 0):
+        said = [
+            _RunDuel.of(r.pairs[c], float(r.costs[r.candidates.index(c)]), 2.0 * float(noise2))
+            for r, noise2 in zip(reports, steadied, strict=True)
+            if c in r.pairs
+        ]
+        duels[c] = _joint_duel(said, weights)
+        without = _without_the_gain(said)
+        if any(without):
+            contradicted.add(c)
+        if without and without[-1]:
+            lost.add(c)
+    return Pooled(
+        evidence=Evidence(
+            candidates=candidates,
+            counts=tuple(counts.tolist()),
+            fit=Fit(
+                mean=relative @ mean,
+                covariance=relative @ covariance @ relative.T,
+                noise=math.sqrt(common),
+            ),
+            duels=duels,
+        ),
+        between_runs=float(weights @ TAUS),
+        contradicted=frozenset(contradicted),
+        lost=frozenset(lost),
+    )
+
+
+def _prior_of_tau() -> Floats:
+    edges = np.concatenate([[0.0], 0.5 * (TAUS[1:] + TAUS[:-1]), [1.0]])
+    below = np.array([math.erf(edge / (TAU_SCALE * math.sqrt(2.0))) for edge in edges])
+    return np.diff(below)
+
+
+PRIOR_OF_TAU = _prior_of_tau()
+"""Probability of each of the `TAUS`, before any run."""
+
+
+def _integrated(information: Floats, score: Floats, prior: Floats) -> tuple[Floats, Floats, Floats]:
+    """Weights of the `TAUS`, and mean and covariance of the costs with all of them together.
+
+    A run's candidates each deviate from their costs by a variance of tau squared over 2, so that
+    the difference of two of them deviates by tau. In the directions of its information's
+    eigenvectors that is one number more to each variance.
+    """
+    m = len(prior)
+    known, axes = np.linalg.eigh(information)
+    known = np.where(known > 1e-9 * known[:, -1:], known, 0.0)
+    along = np.einsum("rji,rj->ri", axes, score)
+    share = 1.0 / (1.0 + 0.5 * TAUS[:, None, None] ** 2 * known)
+    per_run = (axes * (share * known)[:, :, None, :]) @ axes.transpose(0, 2, 1)
+    everything = per_run.sum(axis=1)
+    right = np.einsum("rij,grj->gi", axes, share * along)
+    squares = along**2 / np.where(known > 0, known, 1.0) * (known > 0)
+    shrink = np.linalg.inv(np.eye(m) + everything @ prior)
+    covariances = prior @ shrink
+    means = np.einsum("gij,gj->gi", covariances, right)
+    likelihood = 0.5 * (
+        np.log(share).sum(axis=(1, 2))
+        - (share * squares).sum(axis=(1, 2))
+        + np.einsum("gi,gi->g", means, right)
+        + np.linalg.slogdet(shrink)[1]
+    )
+    weights = PRIOR_OF_TAU * np.exp(likelihood - likelihood.max())
+    weights /= weights.sum()
+    mean = weights @ means
+    off = means - mean
+    covariance = np.einsum("g,gij->ij", weights, covariances + off[:, :, None] * off[:, None, :])
+    return weights, mean, covariance
+
+
+@dataclass(frozen=True, slots=True)
+class _RunDuel:
+    """One run's duel between a candidate and the default."""
+
+    alone: Duel
+    """As this run's verdict sees it."""
+    pairs: int
+    mean: float
+    squares: float
+    """Sum of squares about the mean, in units of `variance`."""
+    variance: float
+    """Of one pair, by the run's noise."""
+
+    @classmethod
+    def of(cls, pairs: Floats, expected: float, variance: float) -> _RunDuel:
+        kept = pairs[np.abs(pairs - expected) <= OUTLIER * math.sqrt(variance)]
+        mean = float(kept.mean()) if len(kept) else 0.0
+        return cls(
+            alone=judged_duel(pairs, math.sqrt(0.5 * variance)),
+            pairs=len(kept),
+            mean=mean,
+            squares=float(np.sum((kept - mean) ** 2)) / variance,
+            variance=variance,
+        )
+
+
+def _joint_duel(said: Sequence[_RunDuel], weights: Floats) -> Duel:
+    """Combine a candidate's duels, no more exactly than tau allows."""
+    said = [d for d in said if d.pairs]
+    pairs = sum(d.pairs for d in said)
+    if pairs < 2:
+        return NO_DUEL
+    freedom = NOISE_WEIGHT + pairs - len(said)
+    excess = (NOISE_WEIGHT + sum(d.squares for d in said)) / freedom
+    variance = np.array([excess * d.variance / d.pairs for d in said])
+    precision = 1.0 / (variance + TAUS[:, None] ** 2)
+    means = precision @ np.array([d.mean for d in said]) / precision.sum(axis=1)
+    errors = t95(freedom) / 1.96 / np.sqrt(precision.sum(axis=1))
+    mean = float(weights @ means)
+    low, high = (_quantile(p, weights, means, errors) for p in (0.025, 0.975))
+    return Duel(pairs, mean, min(low, mean), max(high, mean))
+
+
+def _quantile(share: float, weights: Floats, means: Floats, errors: Floats) -> float:
+    """Of a mixture of normal distributions, by bisection."""
+    low = float((means - 12.0 * errors).min())
+    high = float((means + 12.0 * errors).max())
+    parts = list(zip(weights.tolist(), means.tolist(), errors.tolist(), strict=True))
+    for _ in range(50):
+        middle = 0.5 * (low + high)
+        below = sum(w * 0.5 * math.erfc((m - middle) / (e * math.sqrt(2.0))) for w, m, e in parts)
+        low, high = (middle, high) if below < share else (low, middle)
+    return 0.5 * (low + high)
+
+
+def _without_the_gain(said: Sequence[_RunDuel]) -> list[bool]:
+    """Per run: its duel lacks a gain that another run's has proven, by more than noise."""
+    known = [d.alone for d in said]
+    proven = [d for d in known if d.proven]
+
+    def lacks(duel: Duel) -> bool:
+        if duel.pairs < FEWEST_PAIRS or duel.mean < math.log1p(-WORTH):
+            return False
+        reach = CLEARLY / 1.96
+        return any(
+            duel.mean - p.mean > reach * math.hypot(duel.high - duel.mean, p.high - p.mean)
+            for p in proven
+        )
+
+    return [lacks(duel) for duel in known if duel.pairs >= FEWEST_PAIRS]
+
+
+def judge_runs(
+    runs: Iterable[Run | Timings], *, num_envs: int | None = None, nthread: int | None = None
+) -> Verdict:
+    """Say what all runs of a key mean together, whatever the order they come in.
+
+    One run with timings: what `judge` says of it. Several: a candidate must be faster in spite
+    of how much runs differ; where they contradict each other the verdict is undecided. Failed
+    runs say nothing. An imported run's stated choice stands where no measured run decides.
+
+    Args:
+        runs: of one key.
+        num_envs: as for `judge`.
+        nthread: as for `judge`.
+    """
+    columns = [r if isinstance(r, Timings) else Timings.of(r) for r in runs]
+    columns.sort(key=lambda t: (t.finished, t.uid))
+    work = Work(num_envs, nthread)
+    measured = _measured_verdict([t for t in columns if t.state in MEASURED and len(t.order)], work)
+    stated = [t.stated for t in columns if t.state == "imported" and t.stated is not None]
+    if measured.decided or not stated:
+        return measured
+    return Verdict(stated[-1], True, None, None, None, None)
+
+
+def _measured_verdict(runs: Sequence[Timings], work: Work) -> Verdict:
+    failed = {c for t in runs for c in t.failed}
+    found = [(t, r) for t in runs if (r := report(t, work, failed)) is not None]
+    cut_short = not _explored(runs, work)
+    milliseconds = _default_milliseconds([t for t, _ in found], work)
+    if len(found) < 2 or milliseconds is None:
+        samples = found[0][0].samples() if len(found) == 1 else []
+        num_envs, nthread = work.num_envs, work.nthread
+        verdict = judge(
+            samples, num_envs=num_envs, nthread=nthread, cut_short=cut_short, failed=failed
+        )
+    else:
+        verdict = _joint_verdict([r for _, r in found], work, milliseconds, cut_short)
+    return verdict if verdict.decided else _with_the_rule(verdict, runs)
+
+
+def _explored(runs: Sequence[Timings], work: Work) -> bool:
+    """Whether a run has looked at all candidates.
+
+    One that timed nothing but a duel has, if it went on from others, or if that is all there is.
+    """
+    timed = [set(_sizes(t, work)[~t.warm_up].tolist()) for t in runs]
+    everything: set[int] = set().union(*timed)
+    before: set[int] = set()
+    for t, own in zip(runs, timed, strict=True):
+        before |= own
+        if t.state == "complete" and t.plan != VERIFY and (len(own) != 2 or len(before) > 2):
+            return True
+    return len(everything) == 2 and any(t.state == "complete" and t.plan != VERIFY for t in runs)
+
+
+def _default_milliseconds(runs: Sequence[Timings], work: Work) -> float | None:
+    counts = [~t.warm_up & (_sizes(t, work) == 0) & (t.nanoseconds > 0) for t in runs]
+    times = [t.nanoseconds[c] / t.steps[c] for t, c in zip(runs, counts, strict=True)]
+    together = np.concatenate([np.zeros(0), *times])
+    return float(np.median(together)) / 1e6 if len(together) else None
+
+
+def _with_the_rule(verdict: Verdict, runs: Sequence[Timings]) -> Verdict:
+    """Decide by the rule for ties if all that a key is worth is spent."""
+    seconds = sum(int(t.nanoseconds.sum()) for t in runs) / 1e9
+    samples = sum(len(t.nanoseconds) for t in runs)
+    if seconds < ENOUGH_SECONDS and samples < ENOUGH_SAMPLES:
+        return verdict
+    return replace(verdict, decided=True, reason="tie")
+
+
+def _joint_verdict(
+    reports: Sequence[Report], work: Work, milliseconds: float, cut_short: bool
+) -> Verdict:
+    pooled = pool_reports(reports, work)
+    duels = {c: d for c, d in pooled.evidence.duels.items() if c not in pooled.lost}
+    evidence = replace(pooled.evidence, duels=duels)
+    verdict = decide(evidence, work, milliseconds, cut_short=cut_short)
+    if verdict.candidate == NATIVE_DEFAULT and pooled.contradicted:
+        verdict = replace(verdict, decided=False, reason="contradiction")
+    return replace(verdict, between_runs=pooled.between_runs)
