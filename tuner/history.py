@@ -82,7 +82,7 @@ class Timings:
     steps: Integers
     warm_up: NDArray[np.bool_]
     plan: str | None = None
-    stated: Candidate | None = None
+    choice: Candidate | None = None
     failed: tuple[Candidate, ...] = ()
 
     @classmethod
@@ -100,7 +100,7 @@ class Timings:
             steps=np.array([s.steps for s in samples], dtype=np.int64),
             warm_up=np.array([s.warm_up for s in samples], dtype=np.bool_),
             plan=run.plan,
-            stated=run.stated,
+            choice=run.choice,
             failed=run.failed,
         )
 
@@ -388,7 +388,7 @@ def judge_runs(
     columns.sort(key=lambda t: (t.finished, t.uid))
     work = Work(num_envs, nthread)
     measured = _measured_verdict([t for t in columns if t.state in MEASURED and len(t.order)], work)
-    stated = [t.stated for t in columns if t.state == "imported" and t.stated is not None]
+    stated = [t.choice for t in columns if t.state == "imported" and t.choice is not None]
     if measured.decided or not stated:
         return measured
     return Verdict(stated[-1], True, None, None, None, None)

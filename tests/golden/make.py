@@ -14,11 +14,13 @@ from pathlib import Path
 
 from tests.facts import DEVICE, a_key
 from tuner import store_cache
+from tuner.history import judge_runs
 from tuner.keys import CacheKey
 from tuner.records import Candidate, Circumstances, Run, Sample, State
 from tuner.selection import judge
 from tuner.store.diagnosis import REVISION
 from tuner.store.ledger import save_run
+from tuner.validators import METHOD, Stack
 
 FOLDER = Path(__file__).parent
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -62,8 +64,9 @@ def save(file: Path, key: CacheKey, number: int, timings: tuple[Sample, ...], st
         plan="race",
         work="moved states, random controls",
         samples=timings,
-        pool="mujoco.rollout",
-        pool_version="4.0.0",
+        stack=Stack("4.0.0", "mujoco.rollout", "4.0.0", METHOD),
+        occasion="new",
+        choice=verdict.candidate if verdict else None,
         seed=number,
         time_budget_seconds=10.0,
         pool_seconds=sum(s.nanoseconds for s in timings) / 1e9,
@@ -74,15 +77,11 @@ def save(file: Path, key: CacheKey, number: int, timings: tuple[Sample, ...], st
             load_average=0.5,
             tuner_version="0.1.0",
             python_version="3.11.9",
-            mujoco_version="4.0.0",
         ),
         message=f"it {state}" if state != "complete" else None,
         failed=failed,
     )
-    timed = (
-        {str(e.candidate.chunk_size): e.milliseconds for e in verdict.estimates} if verdict else {}
-    )
-    save_run(file, key, run, verdict, timed)
+    save_run(file, key, run, judge_runs)
 
 
 def make(file: Path) -> None:
