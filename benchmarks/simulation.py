@@ -368,8 +368,14 @@ class Problem:
     step_seconds: float | None = None
     """Time of a default step; drawn from the seed between 1 ms and 0.2 s if None."""
 
-    def pool(self) -> SimulatedPool:
-        """A fresh pool on a fresh machine, the same one every time."""
+    def pool(self, again: int = 0, deviation: float = 0.0) -> SimulatedPool:
+        """A fresh pool on a fresh machine, the same one every time.
+
+        Args:
+            again: another number is the same work on another day: another machine of this noise.
+            deviation: by how much that day changes the cost of each candidate, as the standard
+                deviation of a share.
+        """
         shapes = {**LANDSCAPES, **HELD_OUT_LANDSCAPES, "equal": _equal}
         noises = {**NOISES, **HELD_OUT_NOISES}
         root = [self.seed, self.num_envs, *self.landscape.encode(), *self.noise.encode()]
@@ -381,8 +387,13 @@ class Problem:
         costs: dict[int | None, float] = {
             c: base * math.exp(shape(c) - shape(native)) for c in sizes
         }
+        if again:
+            rng = np.random.default_rng([*root, 2, again])
+        if deviation:
+            costs = {c: t * math.exp(deviation * rng.standard_normal()) for c, t in costs.items()}
         costs[None] = costs[native]
-        return SimulatedPool(costs, noises[self.noise](rng, base), [*root, 1])
+        day = [again] if again else []
+        return SimulatedPool(costs, noises[self.noise](rng, base), [*root, 1, *day])
 
     def candidates(self) -> list[int]:
         """Chunk sizes to try, ascending."""

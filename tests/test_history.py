@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.history import ENOUGH_SAMPLES, ENOUGH_SECONDS, Timings, judge_runs
+from tuner.history import ENOUGH_SAMPLES, ENOUGH_SECONDS, Timings, Trial, judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
 from tuner.selection import judge
 
@@ -49,7 +49,7 @@ def run_of(
 FULL = [*EXPLORED, *duel(4, 8)]
 
 
-def verdict_of(*runs: Run | Timings) -> Verdict:
+def verdict_of(*runs: Run | Trial) -> Verdict:
     return judge_runs(runs, num_envs=1024, nthread=8)
 
 
@@ -70,7 +70,7 @@ def test_one_run_is_judged_as_ever(state: Any) -> None:
         run.samples, num_envs=1024, nthread=8, cut_short=state == "cut short", failed=run.failed
     )
     assert verdict_of(run) == alone
-    assert verdict_of(Timings.of(run)) == alone
+    assert verdict_of(Trial.of(run)) == alone
     assert alone.between_runs is None
 
 
@@ -82,7 +82,7 @@ def test_runs_without_timings_and_failed_ones_say_nothing() -> None:
 
 def test_columns_hold_what_samples_hold() -> None:
     run = run_of(FULL)
-    assert tuple(Timings.of(run).samples()) == run.samples
+    assert tuple(Timings.of(run.samples).samples()) == run.samples
 
 
 def test_two_runs_that_agree_do_not_take_back_what_one_proved() -> None:

@@ -46,9 +46,15 @@ if TYPE_CHECKING:
 
 TAUS = np.concatenate([[0.0], np.geomspace(0.0005, 0.1, 16)])
 """The grid over which the spread between runs is integrated."""
-TAU_SCALE = 0.005
-"""Of its prior, a half-normal one (Roever and others 2021). A half-Cauchy one, with its longer
-tail, would let a second run that agrees take back what the first one proved."""
+TAU_SCALE, TAU_TAIL = 0.005, 4.0
+"""Of its prior, a half-t one (Gelman 2006), and the degrees of freedom of its tail. A half-Cauchy
+one, whose tail is longer, would let a second run that agrees take back what the first proved."""
+THIN = 2
+"""Timings of a candidate in one run that cannot tell whether they were late or it is slow."""
+LATE = 2.5
+"""Standard deviations by which such timings may be late and still count in full."""
+PASSES = 3
+"""In which that is found out, beside what all runs say."""
 NOISE_TIMINGS = 8.0
 """How many timings the noise of all runs together counts for in the noise of one."""
 FIT_TOLERANCE = 0.1
@@ -68,11 +74,8 @@ VERIFY = "verify"
 
 @dataclass(frozen=True, slots=True)
 class Timings:
-    """A run in columns, as a database hands it over: one array per field of its samples."""
+    """A run's samples in columns, as a database hands them over: shape (samples,) each."""
 
-    state: State
-    finished: datetime
-    uid: str
     chunk_size: Integers
     """0 is the native default."""
     round: Integers
@@ -81,27 +84,18 @@ class Timings:
     nanoseconds: Integers
     steps: Integers
     warm_up: NDArray[np.bool_]
-    plan: str | None = None
-    choice: Candidate | None = None
-    failed: tuple[Candidate, ...] = ()
 
     @classmethod
-    def of(cls, run: Run) -> Timings:
-        """Bring a run's samples into columns."""
-        samples = sorted(run.samples, key=lambda s: s.order)
+    def of(cls, samples: Iterable[Sample]) -> Timings:
+        """Bring samples into columns."""
+        ordered = sorted(samples, key=lambda s: s.order)
         return cls(
-            state=run.state,
-            finished=run.finished,
-            uid=run.uid,
-            chunk_size=np.array([s.candidate.chunk_size or 0 for s in samples], dtype=np.int64),
-            round=np.array([s.round for s in samples], dtype=np.int64),
-            order=np.array([s.order for s in samples], dtype=np.int64),
-            nanoseconds=np.array([s.nanoseconds for s in samples], dtype=np.int64),
-            steps=np.array([s.steps for s in samples], dtype=np.int64),
-            warm_up=np.array([s.warm_up for s in samples], dtype=np.bool_),
-            plan=run.plan,
-            choice=run.choice,
-            failed=run.failed,
+            chunk_size=np.array([s.candidate.chunk_size or 0 for s in ordered], dtype=np.int64),
+            round=np.array([s.round for s in ordered], dtype=np.int64),
+            order=np.array([s.order for s in ordered], dtype=np.int64),
+            nanoseconds=np.array([s.nanoseconds for s in ordered], dtype=np.int64),
+            steps=np.array([s.steps for s in ordered], dtype=np.int64),
+            warm_up=np.array([s.warm_up for s in ordered], dtype=np.bool_),
         )
 
     def samples(self) -> list[Sample]:
@@ -109,6 +103,36 @@ class Timings:
         columns = (self.chunk_size, self.round, self.order, self.nanoseconds, self.warm_up)
         rows = zip(*(c.tolist() for c in columns), self.steps.tolist(), strict=True)
         return [Sample(Candidate(c or None), *rest) for c, *rest in rows]
+
+    def sizes(self, work: Work) -> Integers:
+        """Chunk sizes, 0 for the default and its twin."""
+        return np.where(self.chunk_size == (work.native_chunk or 0), 0, self.chunk_size)
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """As much of a run as a verdict rests on, its samples in columns."""
+
+    state: State
+    finished: datetime
+    uid: str
+    timings: Timings
+    plan: str | None = None
+    choice: Candidate | None = None
+    failed: tuple[Candidate, ...] = ()
+
+    @classmethod
+    def of(cls, run: Run) -> Trial:
+        """See a run like this."""
+        timings = Timings.of(run.samples)
+        return cls(
+            run.state, run.finished, run.uid, timings, run.plan, run.choice, tuple(run.failed)
+        )
+
+    @property
+    def counts(self) -> bool:
+        """Whether something was measured in it."""
+        return self.state in MEASURED and len(self.timings.order) > 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,16 +158,17 @@ class Report:
     """Of its duels."""
 
 
-def report(
-    timings: Timings,
-    work: Work,
-    failed: Collection[Candidate] = (),
-) -> Report | None:
-    """Take one run's timings apart; None if none of them counts."""
-    sizes = _sizes(timings, work)
+def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> Report | None:
+    """Take one run's timings apart; None if none of them counts.
+
+    Args:
+        timings: of the run.
+        work: what it timed.
+        failed: candidates on which the pool raised, in this run or another.
+    """
+    sizes = timings.sizes(work)
     usable = ~timings.warm_up & (timings.nanoseconds > 0)
-    if failed:
-        usable &= ~np.isin(sizes, [c.chunk_size or 0 for c in failed])
+    usable &= ~np.isin(sizes, [c.chunk_size or 0 for c in failed])
     if not usable.any():
         return None
     sizes = sizes[usable]
@@ -167,11 +192,6 @@ def report(
         costs=fitted.mean,
         pairs={candidates[k]: d for k, d in pairs.items()},
     )
-
-
-def _sizes(timings: Timings, work: Work) -> Integers:
-    """Chunk sizes, 0 for the default and its twin."""
-    return np.where(timings.chunk_size == (work.native_chunk or 0), 0, timings.chunk_size)
 
 
 def _axes(candidates: Sequence[Candidate], work: Work) -> tuple[Floats, Floats]:
@@ -206,7 +226,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
     index = {c: k for k, c in enumerate(candidates)}
     m, n = len(candidates), len(reports)
     information, score = np.zeros((n, m, m)), np.zeros((n, m))
-    bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros(m, dtype=np.int64)
+    bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros((n, m), dtype=np.int64)
     taken = np.array([float(sum(r.counts)) for r in reports])
     noise2 = np.array([r.noise2 for r in reports])
     common = float(noise2 @ taken) / float(taken.sum())
@@ -218,11 +238,18 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         timed = np.array(r.counts) > 0
         bumps[at] += np.where(timed, r.bumps, 0.0)
         seen[at] += timed
-        counts[at] += r.counts
+        counts[k, at] = r.counts
     own_bump = np.where(seen > 0, bumps / np.maximum(seen, 1), bumps.sum() / seen.sum())
     trend, smooth = curves(*_axes(candidates, work), np.flatnonzero(seen))
     prior = trend + np.mean([r.curve2 for r in reports]) * smooth + np.diag(own_bump)
     weights, mean, covariance = _integrated(information, score, prior)
+    for _ in range(PASSES):
+        tau2 = float(weights @ TAUS**2)
+        blur = _late(information, score, mean, tau2) * (counts > 0) * (counts <= THIN)
+        keep = np.linalg.inv(np.eye(m) + information * blur[:, None, :])
+        weights, mean, covariance = _integrated(
+            keep @ information, np.einsum("rij,rj->ri", keep, score), prior
+        )
     relative = np.eye(m)
     relative[:, 0] -= 1.0
     duels, contradicted, lost = {}, set(), set()
@@ -241,7 +268,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
     return Pooled(
         evidence=Evidence(
             candidates=candidates,
-            counts=tuple(counts.tolist()),
+            counts=tuple(counts.sum(axis=0).tolist()),
             fit=Fit(
                 mean=relative @ mean,
                 covariance=relative @ covariance @ relative.T,
@@ -256,13 +283,23 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
 
 
 def _prior_of_tau() -> Floats:
-    edges = np.concatenate([[0.0], 0.5 * (TAUS[1:] + TAUS[:-1]), [1.0]])
-    below = np.array([math.erf(edge / (TAU_SCALE * math.sqrt(2.0))) for edge in edges])
-    return np.diff(below)
+    edges = np.concatenate([[0.0], 0.5 * (TAUS[1:] + TAUS[:-1]), TAUS[-1:]])
+    density = (1.0 + (TAUS / TAU_SCALE) ** 2 / TAU_TAIL) ** (-0.5 * (TAU_TAIL + 1.0))
+    weights = density * np.diff(edges)
+    return np.asarray(weights / weights.sum())
 
 
 PRIOR_OF_TAU = _prior_of_tau()
 """Probability of each of the `TAUS`, before any run."""
+
+
+def _late(information: Floats, score: Floats, mean: Floats, tau2: float) -> Floats:
+    """Variance to add to what each run says of each candidate, as far as it came late."""
+    own = np.maximum(np.einsum("rkk->rk", information), 1e-9)
+    off = (score - information @ mean) / own
+    expected = 1.0 / own + 0.5 * tau2
+    late = np.maximum(off, 0.0) / LATE
+    return np.asarray(np.maximum(late**2 - expected, 0.0))
 
 
 def _integrated(information: Floats, score: Floats, prior: Floats) -> tuple[Floats, Floats, Floats]:
@@ -371,7 +408,7 @@ def _without_the_gain(said: Sequence[_RunDuel]) -> list[bool]:
 
 
 def judge_runs(
-    runs: Iterable[Run | Timings], *, num_envs: int | None = None, nthread: int | None = None
+    runs: Iterable[Run | Trial], *, num_envs: int | None = None, nthread: int | None = None
 ) -> Verdict:
     """Say what all runs of a key mean together, whatever the order they come in.
 
@@ -384,49 +421,56 @@ def judge_runs(
         num_envs: as for `judge`.
         nthread: as for `judge`.
     """
-    columns = [r if isinstance(r, Timings) else Timings.of(r) for r in runs]
-    columns.sort(key=lambda t: (t.finished, t.uid))
-    work = Work(num_envs, nthread)
-    measured = _measured_verdict([t for t in columns if t.state in MEASURED and len(t.order)], work)
-    stated = [t.choice for t in columns if t.state == "imported" and t.choice is not None]
+    trials = in_order(runs)
+    measured = _measured_verdict([t for t in trials if t.counts], Work(num_envs, nthread))
+    stated = [t.choice for t in trials if t.state == "imported" and t.choice is not None]
     if measured.decided or not stated:
         return measured
     return Verdict(stated[-1], True, None, None, None, None)
 
 
-def _measured_verdict(runs: Sequence[Timings], work: Work) -> Verdict:
-    failed = {c for t in runs for c in t.failed}
-    found = [(t, r) for t in runs if (r := report(t, work, failed)) is not None]
-    cut_short = not _explored(runs, work)
-    milliseconds = _default_milliseconds([t for t, _ in found], work)
-    if len(found) < 2 or milliseconds is None:
-        samples = found[0][0].samples() if len(found) == 1 else []
-        num_envs, nthread = work.num_envs, work.nthread
-        verdict = judge(
-            samples, num_envs=num_envs, nthread=nthread, cut_short=cut_short, failed=failed
-        )
-    else:
+def in_order(runs: Iterable[Run | Trial]) -> list[Trial]:
+    """Runs in the order they finished."""
+    trials = [r if isinstance(r, Trial) else Trial.of(r) for r in runs]
+    return sorted(trials, key=lambda t: (t.finished, t.uid))
+
+
+def _measured_verdict(trials: Sequence[Trial], work: Work) -> Verdict:
+    failed = {c for t in trials for c in t.failed}
+    found = [(t, r) for t in trials if (r := report(t.timings, work, failed)) is not None]
+    cut_short = not _explored(trials, work)
+    milliseconds = _default_milliseconds([t.timings for t, _ in found], work)
+    if len(found) > 1 and milliseconds is not None:
         verdict = _joint_verdict([r for _, r in found], work, milliseconds, cut_short)
-    return verdict if verdict.decided else _with_the_rule(verdict, runs)
+    else:
+        verdict = judge(
+            found[0][0].timings.samples() if len(found) == 1 else (),
+            num_envs=work.num_envs,
+            nthread=work.nthread,
+            cut_short=cut_short,
+            failed=failed,
+        )
+    return verdict if verdict.decided else _with_the_rule(verdict, [t.timings for t in trials])
 
 
-def _explored(runs: Sequence[Timings], work: Work) -> bool:
-    """Whether a run has looked at all candidates.
+def _explored(trials: Sequence[Trial], work: Work) -> bool:
+    """Whether a run has looked at all candidates that it should look at.
 
     One that timed nothing but a duel has, if it went on from others, or if that is all there is.
     """
-    timed = [set(_sizes(t, work)[~t.warm_up].tolist()) for t in runs]
+    timed = [set(t.timings.sizes(work)[~t.timings.warm_up].tolist()) for t in trials]
     everything: set[int] = set().union(*timed)
     before: set[int] = set()
-    for t, own in zip(runs, timed, strict=True):
+    for t, own in zip(trials, timed, strict=True):
         before |= own
-        if t.state == "complete" and t.plan != VERIFY and (len(own) != 2 or len(before) > 2):
+        only_a_duel = len(own) == 2 and len(before) == 2 < len(everything)
+        if t.state == "complete" and t.plan != VERIFY and not only_a_duel:
             return True
-    return len(everything) == 2 and any(t.state == "complete" and t.plan != VERIFY for t in runs)
+    return False
 
 
 def _default_milliseconds(runs: Sequence[Timings], work: Work) -> float | None:
-    counts = [~t.warm_up & (_sizes(t, work) == 0) & (t.nanoseconds > 0) for t in runs]
+    counts = [~t.warm_up & (t.sizes(work) == 0) & (t.nanoseconds > 0) for t in runs]
     times = [t.nanoseconds[c] / t.steps[c] for t, c in zip(runs, counts, strict=True)]
     together = np.concatenate([np.zeros(0), *times])
     return float(np.median(together)) / 1e6 if len(together) else None

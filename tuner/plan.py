@@ -19,6 +19,7 @@ import numpy as np
 
 from tuner.curve import Learned
 from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
+from tuner.history import Report, Timings, pool_reports, report
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ REPEATS = 0.1
 """Variance of what a few timings of a candidate tell, over that of one: some ten of them.
 
 Looking one timing ahead, a noisy one never promises anything."""
+CONFIRM_PAIRS = 8
+"""Pairs in which an old winner can confirm itself, at most: sixteen timings."""
 DUEL_GROWTH = 8
 """A duel of this many pairs goes on by blocks of twice the length, and so forth."""
 MOST_SAMPLES = 240
@@ -65,7 +68,11 @@ class Field:
     """Without the native default, without its twin, without those that failed."""
     work: Work
     likely: tuple[Candidate, ...] = ()
-    """Likely winners, from a relative's history."""
+    """Likely winners, from a relative's history; the native default may be among them."""
+    confirm: Candidate | None = None
+    """An old winner, to be confirmed before anything else is looked at."""
+    earlier: tuple[Report, ...] = ()
+    """What earlier runs say, in the order they finished."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +88,8 @@ class Outlook:
     """The leader's time over the default's, with the ends of a 95 % interval."""
     learned: Learned | None = None
     """What the fit found out about the machine and the candidates."""
+    cut_short: bool = False
+    """It stops, and with more time left it would not have."""
 
 
 STOP: tuple[Candidate, ...] = ()
@@ -103,33 +112,88 @@ def next_block(
         before: the plan of the last block; what its fit learned shortens this one's.
     """
     usable = usable_samples(samples, field.work.native_chunk)
-    evidence = weigh(
-        usable,
-        field.work,
-        field.candidates,
-        tolerance=TOLERANCE,
-        learned=before.learned if before else None,
-    )
+    evidence, own = _evidence(field, usable, before)
     everyone = (NATIVE_DEFAULT, *field.candidates)
     if evidence is not None and not field.candidates:
         return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    if evidence is None or sum(count > 0 for count in evidence.counts) < 2:
+    timed = 0 if evidence is None else sum(count > 0 for count in evidence.counts)
+    if evidence is not None and field.confirm and timed <= 2 and len(field.candidates) > 1:
+        outlook = _confirming(field.confirm, evidence, everyone)
+        if outlook:
+            return outlook
+        timed = 0  # the winner of old is no more than likely
+    if evidence is None or timed < 2:
         first = _first_block(field, timings_left)
         order = tuple(first[k] for k in rng.permutation(len(first)))
         return Outlook(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     hopes = _Hopes.of(evidence, everyone)
-    block = STOP if len(usable) >= MOST_SAMPLES else _block(field, evidence, hopes, timings_left)
+    if len(usable) >= MOST_SAMPLES:
+        block, cut_short = STOP, False
+    else:
+        block = _block(field, evidence, own, hopes, timings_left)
+        cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf))
     if block and not _is_duel(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
+    return Outlook(
+        block, hopes.hopeful, hopes.leader, hopes.relative, evidence.fit.learned, cut_short
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Own:
+    """What this run has taken so far."""
+
+    explored: int
+    """Timings outside duels."""
+    pairs: dict[Candidate, int]
+    """Of each one's duel."""
+
+    @classmethod
+    def of(cls, timings: int, pairs: dict[Candidate, int]) -> _Own:
+        return cls(timings - 2 * sum(pairs.values()), pairs)
+
+
+def _evidence(
+    field: Field, usable: Sequence[Sample], before: Outlook | None
+) -> tuple[Evidence | None, _Own]:
+    """What is known by now, earlier runs included, and how much of it this run has taken."""
+    if not field.earlier:
+        evidence = weigh(
+            usable,
+            field.work,
+            field.candidates,
+            tolerance=TOLERANCE,
+            learned=before.learned if before else None,
+        )
+        duels = evidence.duels.items() if evidence else ()
+        return evidence, _Own.of(len(usable), {c: duel.pairs for c, duel in duels})
+    own = report(Timings.of(usable), field.work)
+    reports = [*field.earlier, own] if own else field.earlier
+    pairs = {c: len(d) for c, d in own.pairs.items()} if own else {}
+    evidence = pool_reports(reports, field.work, field.candidates).evidence
+    return evidence, _Own.of(len(usable), pairs)
+
+
+def _confirming(
+    winner: Candidate, evidence: Evidence, everyone: tuple[Candidate, ...]
+) -> Outlook | None:
+    """A short duel of an old winner, to stop if it is proven; None if it has not come true."""
+    duel, hopes = evidence.duels.get(winner, NO_DUEL), _Hopes.of(evidence, everyone)
+    if duel.proven:
+        block = STOP
+    elif duel.pairs < CONFIRM_PAIRS and (not duel.pairs or hopes.leader == winner):
+        block = _duel_block(winner, duel.pairs)
+    else:
+        return None
     return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.fit.learned)
 
 
 def _block(
-    field: Field, evidence: Evidence, hopes: _Hopes, timings_left: float
+    field: Field, evidence: Evidence, own: _Own, hopes: _Hopes, timings_left: float
 ) -> tuple[Candidate, ...]:
     """Explore while that pays, then duel while that pays, then stop."""
     leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
-    explored = sum(evidence.counts) - 2 * sum(duel.pairs for duel in evidence.duels.values())
+    explored, pairs = own.explored, own.pairs.get(leader, 0)
     # Half of the budget at most: what is found has to be proven.
     if explored < min(MOST_EXPLORED, timings_left):
         picks = hopes.picks()
@@ -139,11 +203,11 @@ def _block(
         unseen = _unseen(field, evidence, leader)
         if unseen:
             return (leader, *unseen)
-    if leader == NATIVE_DEFAULT or duel.proven or duel.pairs >= DUEL_PAIRS:
+    if leader == NATIVE_DEFAULT or duel.proven or pairs >= DUEL_PAIRS:
         return STOP
     if hopes.over_default < DUEL_HOPE:
         return STOP
-    return _duel_block(leader, duel.pairs)
+    return _duel_block(leader, pairs)
 
 
 def _duel_block(rival: Candidate, pairs: int) -> tuple[Candidate, ...]:
@@ -186,7 +250,7 @@ def _unseen(field: Field, evidence: Evidence, leader: Candidate) -> tuple[Candid
 def _first_block(field: Field, timings_left: float) -> list[Candidate]:
     """The default and a few candidates spread over the range, the likely ones first."""
     sizes = sorted(field.candidates, key=lambda c: c.chunk_size or 0)
-    chosen = _around(field.likely, sizes)
+    chosen = _around(field, sizes)
     count = min(
         FIRST_LIKELY if chosen else FIRST_BLOCK,
         len(sizes),
@@ -202,13 +266,17 @@ def _first_block(field: Field, timings_left: float) -> list[Candidate]:
     return [NATIVE_DEFAULT, *dict.fromkeys(chosen)]
 
 
-def _around(likely: Sequence[Candidate], sizes: Sequence[Candidate]) -> list[Candidate]:
+def _around(field: Field, sizes: Sequence[Candidate]) -> list[Candidate]:
     """Each likely winner that is in the race, with the neighbours on either side."""
     found: list[Candidate] = []
-    for c in likely:
+    for c in field.likely:
         if c in sizes:
             k = sizes.index(c)
             found += sizes[max(k - 1, 0) : k + 2]
+        elif c == NATIVE_DEFAULT:
+            native = field.work.native_chunk or 0
+            k = sum((other.chunk_size or 0) < native for other in sizes)
+            found += sizes[max(k - 1, 0) : k + 1]
     return found
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,8 +17,9 @@ import numpy as np
 from tuner.candidates import checked_chunk_size
 from tuner.errors import ArgumentError, MeasuringError
 from tuner.evidence import Work
+from tuner.history import Trial, in_order, report
 from tuner.plan import Field, Outlook, next_block
-from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Sample
+from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Run, Sample
 from tuner.selection import judge
 
 if TYPE_CHECKING:
@@ -30,8 +31,6 @@ MOST_STEPS = 1000
 """Repeats in one sample, whatever the clock says."""
 MOST_DISCARDED = 20
 """Samples a bad clock may spoil, beyond as many as were good, before the race ends."""
-FEW_LEFT = 8
-"""A race that ends with time for fewer timings than this has ended for want of time."""
 COLD_START_S = 0.01
 """What the very first step may take longer than others; one slower than that is not light."""
 MOST_BLIND_STEPS = 4
@@ -69,6 +68,8 @@ def race_chunk_sizes(
     clock: Callable[[], float] = time.perf_counter,
     seed: int | None = None,
     prior: Sequence[int | None] | None = None,
+    confirm: int | None = None,
+    earlier: Iterable[Run | Trial] = (),
     nthread: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Race:
@@ -89,7 +90,11 @@ def race_chunk_sizes(
             them is not started.
         clock: returns seconds.
         seed: of every random choice.
-        prior: likely winners, from a relative's history.
+        prior: likely winners, from a relative's history; None if the relative kept its default.
+        confirm: the winner of an earlier version of the same work, which a duel of sixteen timings
+            at most may confirm; if it does, the race is over, and if not, it was a likely winner.
+        earlier: runs of the same work, which the race goes on from. Its samples and its verdict
+            are its own; what all runs say together, `history.judge_runs` knows.
         nthread: threads of the pool; `pool.nthread` if None.
         progress: called once per block.
 
@@ -103,11 +108,18 @@ def race_chunk_sizes(
     chunks = [checked_chunk_size(c, num_envs) for c in candidates if c is not None]
     threads = nthread if nthread is not None else getattr(pool, "nthread", None)
     work = Work(num_envs, threads)
-    likely = tuple(Candidate(checked_chunk_size(c, num_envs)) for c in prior or () if c is not None)
+    winners = [*([] if confirm is None else [confirm]), *(prior or ())]
+    likely = [None if c is None else checked_chunk_size(c, num_envs) for c in winners]
+    trials = [t for t in in_order(earlier) if t.counts]
+    failed = {c for t in trials for c in t.failed}
+    reports = (report(t.timings, work, failed) for t in trials)
+    out = {work.native_chunk, *(c.chunk_size for c in failed)}
     field = Field(
-        candidates=tuple(Candidate(c) for c in sorted(set(chunks)) if c != work.native_chunk),
+        candidates=tuple(Candidate(c) for c in sorted(set(chunks) - out)),
         work=work,
-        likely=likely,
+        likely=tuple(Candidate(None if c == work.native_chunk else c) for c in likely),
+        confirm=Candidate(confirm) if confirm in set(chunks) - out else None,
+        earlier=tuple(r for r in reports if r is not None),
     )
     stepper = _Stepper(pool, state, nstep, control, post_step_forward_sensor, clock)
     run = _Run(stepper, field, max(0.0, time_budget_s), np.random.default_rng(seed))
@@ -246,7 +258,7 @@ class _Run:
                     )
                 )
             if not outlook.block:
-                return left < FEW_LEFT * default
+                return outlook.cut_short
             for candidate in outlook.block:
                 if candidate in self.failures:
                     continue
@@ -269,11 +281,8 @@ class _Run:
                     f"the pool cannot step with the native default: {_in_words(error)}"
                 ) from error
             self.failures[candidate] = _in_words(error)
-            self._field = Field(
-                tuple(c for c in self._field.candidates if c != candidate),
-                self._field.work,
-                self._field.likely,
-            )
+            others = tuple(c for c in self._field.candidates if c != candidate)
+            self._field = replace(self._field, candidates=others, confirm=None)
             return None
         if not math.isfinite(seconds) or not 0 < round(seconds * 1e9) <= LARGEST_INTEGER:
             if seconds == 0.0 and self._steps < MOST_BLIND_STEPS:

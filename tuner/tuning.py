@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,13 +25,15 @@ from tuner.history import judge_runs
 from tuner.keys import CacheKey
 from tuner.pools import Pool
 from tuner.race import Progress, race_chunk_sizes
-from tuner.records import LARGEST_INTEGER, Occasion, Race, Run, Sample, Verdict
+from tuner.records import LARGEST_INTEGER, Occasion, Race, Run, Verdict
 from tuner.store.counting import add_up
 from tuner.store.engine import check_writable
 from tuner.store.ledger import save_run
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
 from tuner.store.relatives import nearest
+from tuner.store.runs import holding, policies_of, read_runs
+from tuner.store.views import one_moment
 from tuner.validators import Stack, stack_of
 
 PLAN = "race"
@@ -130,13 +132,13 @@ def measure_and_save(
             **outcome,
         )
 
-    chunks = make_candidates(facts.num_envs, facts.nthread)
+    chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
     try:
         race = race_chunk_sizes(
             work.pool,
             work.state,
             facts.bench_nsteps,
-            filter_candidates(chunks, facts.num_envs),
+            chunks,
             control=work.control,
             post_step_forward_sensor=facts.post_step_forward_sensor,
             time_budget_s=time_budget_s,
@@ -144,6 +146,7 @@ def measure_and_save(
             seed=seed,
             nthread=facts.nthread,
             progress=progress,
+            **history.shortcuts(key, chunks),
         )
     except Exception as error:
         save_run(file, key, run(state="failed", message=str(error)), judge_runs)
@@ -151,7 +154,8 @@ def measure_and_save(
     finished = run(
         state=_state(race.verdict),
         samples=race.samples,
-        choice=race.verdict.candidate,
+        # A run that only went on from others has no choice of its own.
+        choice=None if history.occasion == "resumed" else race.verdict.candidate,
         pool_seconds=race.pool_seconds,
         message=_failures(race),
         failed=tuple(race.failures),
@@ -173,19 +177,29 @@ class _History:
 
     occasion: Occasion
     near: Relative | None = None
-    earlier: tuple[Sample, ...] = ()
+    earlier: tuple[Run, ...] = ()
+
+    def shortcuts(self, key: CacheKey, chunks: Sequence[int]) -> dict[str, Any]:
+        """Say what of it a race can use: earlier runs, or the candidate that probably wins."""
+        if self.near is None:
+            return {"earlier": self.earlier}
+        scaled = self.near.scaled_to(key.facts.num_envs, key.facts.nthread)
+        if scaled is None:
+            return {"prior": [None]}
+        winner = min(chunks, key=lambda chunk: (abs(math.log(chunk / scaled)), chunk))
+        return {"confirm": winner} if self.occasion == "adopted" else {"prior": [winner]}
 
 
 def _history(file: Path, key: CacheKey, here: Stack, miss: Miss) -> _History:
     """Look for what can shorten a measurement: earlier runs of the key, or a relative's winner."""
     if miss.occasion == "resumed":
-        return _History("resumed")
+        with one_moment(file) as rows:
+            runs = holding(read_runs(rows, key), policies_of(rows), here)
+        return _History("resumed", earlier=tuple(runs.values()))
     if miss.occasion in ("forced", "verify"):
         return _History(miss.occasion)
     near = nearest(file, key, here)
-    if near is None:
-        return _History("new")
-    return _History(near.occasion_for(key), near)
+    return _History("new") if near is None else _History(near.occasion_for(key), near)
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:
