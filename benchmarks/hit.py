@@ -100,7 +100,9 @@ def fill(database: Path, keys: int, samples: int) -> None:
         ),
     )
     connection.executemany(
-        "INSERT INTO verdict VALUES (?, 4, 1, NULL, 0.05, 0.04, 0.06, 1, ?, ?, ?, ?)",
+        "INSERT INTO verdict (key_digest, stack, chunk_size, decided, gain, gain_low, gain_high, "
+        "runs, imported_runs, samples, latest_run_id, last_measured_utc, per_candidate_ms) "
+        "VALUES (?, '? ?, mujoco ?, method ?', 4, 1, 0.05, 0.04, 0.06, 1, 0, ?, ?, ?, ?)",
         ((f"k1_{n:032x}", samples, n, now, json.dumps(timings)) for n in numbers),
     )
     connection.commit()

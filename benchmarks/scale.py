@@ -84,7 +84,8 @@ def storing(folder: Path, rounds: int) -> dict[str, str]:
     def save() -> None:
         nonlocal number
         number += 1
-        save_run(ours, the_key(), a_run(number), verdict, {"None": 9.4, "4": 9.1})
+        # A key's first run: with more of them the verdict is made from all, which is not storing.
+        save_run(ours, the_key(num_envs=1024 + number), a_run(number), lambda *_, **__: verdict)
 
     store_cache(plain, "key", {"chunk_size": 4})
 

@@ -67,7 +67,8 @@ def test_a_stored_answer_is_read_whatever_may_be_written(
     assert answer == "4 0"
     assert "hit: " in line
     assert database.read_bytes() == content
-    assert list(database.parent.iterdir()) == [database]
+    beside = database.with_name(f"{database.name}.lookups")  # a hit is counted where it can be
+    assert set(database.parent.iterdir()) - {beside} == {database}
 
 
 @pytest.mark.parametrize(

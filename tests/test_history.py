@@ -278,7 +278,7 @@ def test_when_all_time_is_spent_the_rule_for_ties_decides() -> None:
 
 
 def stated(c: int | None, hour: int) -> Run:
-    return run_of([[None, 4]], hour=hour, state="imported", stated=Candidate(c))
+    return run_of([[None, 4]], hour=hour, state="imported", choice=Candidate(c))
 
 
 def test_the_latest_stated_choice_stands_where_nothing_was_measured() -> None:

@@ -21,6 +21,8 @@ from tuner import device, race_chunk_sizes, store_cache
 from tuner.answers import Answer, Miss
 from tuner.errors import DatabaseError
 from tuner.store import lookup, sqlite
+from tuner.store.diagnosis import OUR_TABLES, REVISION
+from tuner.validators import Stack
 
 ROOT = Path(__file__).parents[1]
 
@@ -33,11 +35,14 @@ HIT_ROOMS = {
     "tuner.keys",
     "tuner.notice",
     "tuner.paths",
+    "tuner.processors",
     "tuner.resolve",
     "tuner.store",
+    "tuner.store.counting",
     "tuner.store.diagnosis",
     "tuner.store.lookup",
     "tuner.store.sqlite",
+    "tuner.validators",
     "tuner.workload",
 }
 """All that a hit loads of this package."""
@@ -70,7 +75,7 @@ print(*sorted(set(sys.modules) - before))
     assert not {name.partition(".")[0] for name in loaded} & heavy
 
 
-def plan_of(database: Path, statement: str, *parameters: object) -> list[str]:
+def plan_of(database: Path, statement: str, parameters: Any = ()) -> list[str]:
     """Ask SQLite how it would carry a statement out."""
     connection = sqlite3.connect(database)
     rows = connection.execute(f"EXPLAIN QUERY PLAN {statement}", parameters).fetchall()
@@ -78,7 +83,7 @@ def plan_of(database: Path, statement: str, *parameters: object) -> list[str]:
     return [row[3] for row in rows]
 
 
-TABLES = ("model", "device", "tuning_key", "run", "sample", "verdict", "alembic_version", "latest")
+TABLES = (*OUR_TABLES, "alembic_version", "latest", "newest")
 
 
 def scanned(plan: list[str]) -> list[str]:
@@ -94,15 +99,19 @@ def filled(database: Path) -> Path:
 
 
 def test_a_hits_row_is_found_by_one_index_search_in_each_table(filled: Path) -> None:
-    plan = plan_of(filled, lookup.ONE_ANSWER, a_key(), "0001")
-    assert len(plan) == 2
-    assert all(step.startswith("SEARCH") and "(" in step for step in plan)
+    plan = plan_of(filled, lookup.ONE_ANSWER, {"key": a_key(), "revision": REVISION})
+    steps = [step for step in plan if step.startswith(("SEARCH", "SCAN"))]
+    assert len(steps) == 3 + len(Stack._fields)  # what is known, pin, verdict; the policies
+    assert all(step.startswith("SEARCH") and "=?" in step for step in steps)
 
 
-@pytest.mark.parametrize("view", ["tuning_overview", "candidate_timing", "run_history"])
+@pytest.mark.parametrize(
+    "view",
+    ["tuning_overview", "candidate_timing", "run_history", "choice_quality", "winner_flips"],
+)
 def test_asking_a_view_for_one_key_reads_no_table_through(filled: Path, view: str) -> None:
-    plan = plan_of(filled, f"SELECT * FROM {view} WHERE tuning_key = ?", a_key())
-    assert any(step.startswith("SEARCH tuning_key") for step in plan)
+    plan = plan_of(filled, f"SELECT * FROM {view} WHERE tuning_key = ?", (a_key(),))
+    assert any(step.startswith(("SEARCH tuning_key", "SEARCH verdict")) for step in plan)
     assert scanned(plan) == []
 
 
@@ -183,6 +192,8 @@ from tuner import store_cache
 from tuner.answers import Answer, Miss
 from tuner.errors import DatabaseError
 from tuner.store import lookup, sqlite
+from tuner.store.diagnosis import OUR_TABLES, REVISION
+from tuner.validators import Stack
 def look():
     return lookup.find_answer({str(filled)!r}, a_key(), 1024).chunk_size
 assert look() == 4

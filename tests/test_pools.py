@@ -17,7 +17,8 @@ from tests.real_models import HALF_CHEETAH, QUADRUPED, REAL_MODELS
 from tuner.errors import ArgumentError, PoolError
 from tuner.model_file import captured_warnings, load_model
 from tuner.motion import initial_state, moved_state
-from tuner.pools import POOLS, STATE, RolloutPool, open_batch_env_pool, pool_identity
+from tuner.pools import POOLS, STATE, RolloutPool, open_batch_env_pool
+from tuner.validators import pool_identity
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -347,11 +348,11 @@ def test_a_forked_child_gets_an_error_where_it_would_hang() -> None:
 
 def test_pools_name_themselves(quadruped: Any) -> None:
     with RolloutPool(quadruped, nbatch=1, nthread=1) as pool:
-        assert pool_identity(pool) == ("mujoco.rollout", mujoco.__version__)
-    assert pool_identity(gc) == ("builtins.module", "")
-    assert pool_identity(np.zeros(1)) == ("numpy.ndarray", np.__version__)
+        assert pool_identity(type(pool)) == ("mujoco.rollout", mujoco.__version__)
+    assert pool_identity(type(gc)) == ("builtins.module", None)
+    assert pool_identity(type(np.zeros(1))) == ("numpy.ndarray", np.__version__)
     context = multiprocessing.get_context("spawn")
-    assert pool_identity(context) == ("multiprocessing.context.SpawnContext", "")
+    assert pool_identity(type(context)) == ("multiprocessing.context.SpawnContext", None)
 
 
 def test_without_mujoco_uni_the_batch_env_pool_says_what_to_install(
@@ -408,7 +409,7 @@ class TestBatchEnvPool:
 
         with open_batch_env_pool(quadruped, nbatch=2, nthread=1) as pool:
             expected = ("mujoco_uni.BatchEnvPool", mujoco_uni.__version__)
-            assert pool_identity(pool) == expected
+            assert pool_identity(type(pool)) == expected
 
     def test_a_model_it_refuses_is_a_pool_error(self) -> None:
         with pytest.raises(PoolError, match="cannot be set up"):

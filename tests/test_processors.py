@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.processors import cpu_list, cpu_quota, normalised_cpu_model, processors
+from tuner.processors import cpu_list, cpu_model, cpu_quota, normalised_cpu_model, processors
 
 
 @pytest.mark.parametrize(
@@ -43,19 +43,19 @@ def test_ranges_of_cpus() -> None:
     assert cpu_list("\n") == set()
 
 
-def write(root: Path, files: dict[str, str]) -> Path:
+def write(root: Path, files: dict[str, str]) -> str:
     """Make a tree of files."""
     for name, text in files.items():
         file = root / name
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text)
-    return root
+    return str(root)
 
 
 QUOTAS = [
     ({}, None),
-    ({"proc/self/cgroup": "0::/\n"}, None),
-    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, None),
+    ({"proc/self/cgroup": "0::/\n"}, 0.0),
+    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "max 100000\n"}, 0.0),
     ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "250000 100000\n"}, 2.5),
     (
         {
@@ -80,9 +80,9 @@ QUOTAS = [
             "sys/fs/cgroup/cpu/job/cpu.cfs_quota_us": "-1\n",
             "sys/fs/cgroup/cpu/job/cpu.cfs_period_us": "100000\n",
         },
-        None,
+        0.0,
     ),
-    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "nonsense\n"}, None),
+    ({"proc/self/cgroup": "0::/a\n", "sys/fs/cgroup/a/cpu.max": "nonsense\n"}, 0.0),
 ]
 
 
@@ -94,7 +94,7 @@ def test_the_quota_is_the_least_of_all_levels(
 
 
 def test_a_machine_that_tells_nothing_is_unknown_not_an_error(tmp_path: Path) -> None:
-    here = processors(tmp_path)
+    here = processors(str(tmp_path))
     assert here.cpu_count == os.cpu_count()
     assert here.cpu_model is None
     assert here.cpu_quota is None
@@ -116,3 +116,30 @@ def test_a_hybrid_two_node_machine(tmp_path: Path) -> None:
     assert here.threads_per_core == 2
     assert here.unequal_cores is several
     assert here.numa_nodes == (2 if several else 1)
+
+
+@pytest.mark.parametrize(
+    ("speeds", "unequal"),
+    [
+        (("3500000\n",), False),
+        (("5300000\n", "5000000\n"), False),  # a favoured core is no other kind of core
+        (("5200000\n", "3900000\n"), True),
+        (("1024\n", "446\n"), True),
+        (("soon\n",), None),
+    ],
+)
+def test_cores_are_unequal_where_they_are_of_different_kinds(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    speeds: tuple[str, ...],
+    unequal: bool | None,
+) -> None:
+    monkeypatch.setattr("tuner.processors.usable_cpu_numbers", lambda: set(range(8)))
+    fact = "sys/devices/system/cpu/cpu{}/cpufreq/cpuinfo_max_freq"
+    root = write(tmp_path, {fact.format(k): speeds[k % len(speeds)] for k in range(8)})
+    assert processors(root).unequal_cores is unequal
+
+
+def test_arm_is_told_by_its_numbers(tmp_path: Path) -> None:
+    lines = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
+    assert cpu_model(write(tmp_path, {"proc/cpuinfo": lines * 4})) == "arm 0x41 0xd0c"

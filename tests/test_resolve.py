@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import MODEL, SleepingPool, a_key
+from tests.facts import MODEL, ClockworkPool, SleepingPool, a_key
 from tuner import load_cache, resolve_chunk_size, store_cache
 from tuner.device import device_fingerprint
 
@@ -81,12 +81,13 @@ def test_where_there_is_nothing_to_tune_nothing_is_touched(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_miss_is_measured_stored_and_then_a_hit(pool: SleepingPool, database: Path) -> None:
-    first = resolve(pool, database)
+def test_a_miss_is_measured_stored_and_then_a_hit(database: Path) -> None:
+    pool = ClockworkPool(NUM_ENVS, NTHREAD)
+    first = resolve(pool, database, clock=pool.clock)
     steps = len(pool.chunks)
     assert steps > 4
     assert load_cache(database)[its_key()]["chunk_size"] == first
-    assert resolve(pool, database) == first
+    assert resolve(pool, database, clock=pool.clock) == first
     assert len(pool.chunks) == steps
 
 
@@ -125,13 +126,12 @@ def test_a_run_says_what_was_timed_and_under_which_circumstances(
     assert sum(row["steps"] for row in samples) == len(pool.chunks)
 
 
-def test_one_line_says_what_happened(
-    pool: SleepingPool, database: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_one_line_says_what_happened(database: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    pool = ClockworkPool(NUM_ENVS, NTHREAD)
     with _no_logging():
-        resolve(pool, database)
+        resolve(pool, database, clock=pool.clock)
         measured = capfd.readouterr()
-        resolve(pool, database)
+        resolve(pool, database, clock=pool.clock)
         hit = capfd.readouterr()
     assert measured.out == hit.out == ""
     for line, word in ((measured.err, "measured"), (hit.err, "hit")):
@@ -275,11 +275,12 @@ def test_a_stored_value_that_would_kill_the_process_is_not_an_answer(
     ],
 )
 def test_an_odd_but_usable_argument_is_stored_and_found_again(
-    pool: SleepingPool, database: Path, odd: dict[str, Any]
+    database: Path, odd: dict[str, Any]
 ) -> None:
-    first = resolve(pool, database, **odd)
+    pool = ClockworkPool(NUM_ENVS, NTHREAD)
+    first = resolve(pool, database, clock=pool.clock, **odd)
     steps = len(pool.chunks)
-    assert resolve(pool, database, **odd) == first
+    assert resolve(pool, database, clock=pool.clock, **odd) == first
     assert len(pool.chunks) == steps > 4
 
 

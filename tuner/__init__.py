@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from tuner.cache import load_cache, store_cache
     from tuner.candidates import filter_candidates, make_candidates
     from tuner.device import device_fingerprint
+    from tuner.explain import explain
     from tuner.keys import make_cache_key
     from tuner.paths import cache_path
     from tuner.race import race_chunk_sizes
@@ -26,6 +27,7 @@ _HOMES = {
     "benchmark_chunk_sizes": "tuner.bench",
     "cache_path": "tuner.paths",
     "device_fingerprint": "tuner.device",
+    "explain": "tuner.explain",
     "file_lock": "tuner.store.lock",
     "filter_candidates": "tuner.candidates",
     "load_cache": "tuner.cache",
@@ -43,6 +45,7 @@ __all__ = [
     "benchmark_chunk_sizes",
     "cache_path",
     "device_fingerprint",
+    "explain",
     "file_lock",
     "filter_candidates",
     "load_cache",

@@ -15,7 +15,7 @@ from tuner.candidates import checked_chunk_size, whole_number
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey
 from tuner.paths import cache_path, database_file
-from tuner.records import LARGEST_INTEGER, Candidate, Circumstances, Run, Sample, Verdict
+from tuner.records import LARGEST_INTEGER, Candidate, Circumstances, Run, Sample
 from tuner.store.lookup import read_answers
 
 KNOWN_FIELDS = ("chunk_size", "per_candidate_ms", "model_file", "hostname")
@@ -49,30 +49,25 @@ def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]
         ArgumentError: if the value is not one a pool could use; nothing is stored.
         DatabaseError: if the file cannot be written.
     """
-    from tuner.store.ledger import check_digest, save_run  # SQLAlchemy, on the cold path only
+    from tuner.history import judge_runs  # numpy and SQLAlchemy, on the cold path only
+    from tuner.store.ledger import check_digest, save_run
 
     check_digest(key)
     if not isinstance(value, Mapping):
         raise ArgumentError(f'value must be a dict such as {{"chunk_size": 4}}, received {value!r}')
     timings = _timings(value)
-    verdict = Verdict(
-        candidate=Candidate(_chunk_size(value, key)),
-        decided=True,
-        reason=None,
-        gain=None,
-        gain_low=None,
-        gain_high=None,
-    )
     run = Run(
         state="imported",
         finished=datetime.now(UTC),
         plan="store_cache",
+        occasion="stated",
+        choice=Candidate(_chunk_size(value, key)),
         samples=_samples(timings),
         model_file=_text(value, "model_file"),
         circumstances=Circumstances(hostname=_text(value, "hostname")),
         other_facts={name: item for name, item in value.items() if name not in KNOWN_FIELDS},
     )
-    save_run(cache_path(path), key, run, verdict, timings)
+    save_run(cache_path(path), key, run, judge_runs)
 
 
 def _chunk_size(value: Mapping[str, Any], key: str) -> int | None:

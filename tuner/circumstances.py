@@ -1,6 +1,6 @@
 """How things stood when a run was made: for the run's row, never for a key.
 
-Reads the operating system and the installed packages' names. Never raises.
+Reads the operating system only. Never raises.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import platform
 import socket
-from importlib import metadata
 
 import tuner
 from tuner.records import Circumstances
@@ -22,7 +21,6 @@ def circumstances() -> Circumstances:
         load_average=_load_average(),
         tuner_version=tuner.__version__,
         python_version=platform.python_version(),
-        mujoco_version=_installed("mujoco"),
     )
 
 
@@ -37,11 +35,4 @@ def _load_average() -> float | None:
     try:
         return os.getloadavg()[0]
     except (OSError, AttributeError):
-        return None
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
         return None

@@ -181,8 +181,8 @@ def _machine() -> Iterator[Reading]:
         yield Reading("usable cpus", f"{here.usable_cpus} (this process is pinned)")
     else:
         yield Reading("usable cpus", f"{here.usable_cpus}")
-    if here.cpu_quota is None:
-        yield Reading("cpu quota", "none")
+    if not here.cpu_quota:
+        yield Reading("cpu quota", "unknown" if here.cpu_quota is None else "none")
     elif here.cpu_quota < here.usable_cpus:
         yield Reading(
             "cpu quota",

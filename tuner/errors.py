@@ -33,5 +33,9 @@ class SchemaError(DatabaseError):
     """The schema in the file is not the one this version of the code can use."""
 
 
+class OlderSchemaError(SchemaError):
+    """The schema in the file is an older one of ours: a write upgrades it."""
+
+
 class LockError(DatabaseError):
     """A lock could not be taken."""

@@ -118,7 +118,7 @@ class Trial:
     uid: str
     timings: Timings
     plan: str | None = None
-    stated: Candidate | None = None
+    choice: Candidate | None = None
     failed: tuple[Candidate, ...] = ()
 
     @classmethod
@@ -126,7 +126,7 @@ class Trial:
         """See a run like this."""
         timings = Timings.of(run.samples)
         return cls(
-            run.state, run.finished, run.uid, timings, run.plan, run.stated, tuple(run.failed)
+            run.state, run.finished, run.uid, timings, run.plan, run.choice, tuple(run.failed)
         )
 
     @property
@@ -423,7 +423,7 @@ def judge_runs(
     """
     trials = in_order(runs)
     measured = _measured_verdict([t for t in trials if t.counts], Work(num_envs, nthread))
-    stated = [t.stated for t in trials if t.state == "imported" and t.stated is not None]
+    stated = [t.choice for t in trials if t.state == "imported" and t.choice is not None]
     if measured.decided or not stated:
         return measured
     return Verdict(stated[-1], True, None, None, None, None)

@@ -109,8 +109,10 @@ def make_cache_key(
 
     Args:
         backend_type: Name of what steps the environments, "mujoco" by default elsewhere.
-        model_sig: What `model_signature` returned, or facts of your own.
-        device: What `device_fingerprint` returned, or facts of your own.
+        model_sig: What `model_signature` returned (the `settings` it remembers are taken
+            along), or facts of your own.
+        device: What `device_fingerprint` returned, or facts of your own. A fact that is None
+            is unknown, as if it were left out.
         num_envs: Environments stepped by one call.
         nthread: Threads of the pool.
         dtype: The environments' scalar type in any spelling NumPy takes: np.float32,
@@ -125,8 +127,8 @@ def make_cache_key(
         ArgumentError: for a fact with no canonical form, or a number that is not whole.
     """
     facts = KeyFacts(
-        model=_plain(model_sig),
-        device=_plain(device),
+        model=_known({**model_sig, **getattr(model_sig, "settings", {})}),
+        device=_known(device),
         backend_type=str(backend_type),
         num_envs=whole_number(num_envs, "num_envs"),
         nthread=whole_number(nthread, "nthread"),
@@ -156,6 +158,12 @@ def dtype_name(dtype: Any) -> str:
         raise ArgumentError(
             f"dtype {dtype!r} is not a NumPy type: give float32 or float64"
         ) from error
+
+
+def _known(facts: Mapping[str, Any]) -> Facts:
+    """Keep the facts that are known, in canonical form."""
+    plain = _plain(facts)
+    return {name: fact for name, fact in plain.items() if fact is not None}
 
 
 _SIMPLE = (int, str, bool, type(None))

@@ -9,7 +9,6 @@ Nothing here reads a clock, keeps a result or knows which chunk_size is good.
 from __future__ import annotations
 
 import os
-import sys
 import threading
 from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol, Self, TypeAlias
@@ -288,6 +287,15 @@ def open_batch_env_pool(model: Any, /, *, nbatch: int, nthread: int) -> OpenPool
     """
     whole_number(nbatch, "nbatch")
     whole_number(nthread, "nthread", most=_MOST_THREADS)
+    kind = _batch_env_pool()
+    try:
+        pool: OpenPool = kind(model, nbatch=nbatch, nthread=nthread)
+    except (MemoryError, RuntimeError, TypeError, ValueError) as error:
+        raise PoolError(f"BatchEnvPool cannot be set up: {error}") from error
+    return pool
+
+
+def _batch_env_pool() -> Any:
     try:
         from mujoco_uni.batch_env import BatchEnvPool
     except (ImportError, OSError) as error:
@@ -295,28 +303,21 @@ def open_batch_env_pool(model: Any, /, *, nbatch: int, nthread: int) -> OpenPool
             f"MuJoCoUni's BatchEnvPool cannot be imported ({error}): in an environment of its "
             "own, because it needs mujoco 3.11.0, run pip install 'tuner[uni]'"
         ) from error
-    try:
-        pool: OpenPool = BatchEnvPool(model, nbatch=nbatch, nthread=nthread)
-    except (MemoryError, RuntimeError, TypeError, ValueError) as error:
-        raise PoolError(f"BatchEnvPool cannot be set up: {error}") from error
-    return pool
+    return BatchEnvPool
+
+
+def pool_class(name: str) -> type:
+    """Find the class of a pool that a command line names, before there is a pool.
+
+    Raises:
+        PoolError: its package is missing.
+    """
+    kind: type = RolloutPool if name == "rollout" else _batch_env_pool()
+    return kind
 
 
 POOLS: Mapping[str, PoolFactory] = {"rollout": RolloutPool, "batch-env": open_batch_env_pool}
 """The pools a command line can name."""
-
-
-def pool_identity(pool: object) -> tuple[str, str]:
-    """Which implementation a pool is, and its version ("" where it does not say)."""
-    kind = type(pool)
-    if kind is RolloutPool:
-        return "mujoco.rollout", mujoco.__version__
-    package = kind.__module__.partition(".")[0]
-    version = getattr(sys.modules.get(package), "__version__", "")
-    # BatchEnvPool's inner module has moved between releases; its public name has not.
-    known = package == "mujoco_uni" and kind.__name__ == "BatchEnvPool"
-    name = "mujoco_uni.BatchEnvPool" if known else f"{kind.__module__}.{kind.__qualname__}"
-    return name, version if isinstance(version, str) else ""
 
 
 def _numbers(name: str, values: npt.ArrayLike) -> FloatArray:

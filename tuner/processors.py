@@ -1,21 +1,26 @@
 """The processors this process may use, and what limits them. Reads files, never raises.
 
 Linux tells all of it in /proc and /sys; elsewhere the standard library tells how many there
-are. What cannot be read is None: unknown, not "no limit".
+are. What cannot be read is None: unknown, not "no limit". On the way of every hit, so paths are
+plain texts here: `pathlib` takes longer to import than all of this takes to read.
 """
 
 from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+import sys
+from typing import NamedTuple
 
-ROOT = Path("/")
+FIRST_CPU = 4096
+"""Bytes of /proc/cpuinfo that are read: the first CPU's. Of hundreds, it takes 10 ms to make."""
+MOST = 65536
+"""Bytes that are read of any other file."""
+UNEQUAL = 1.2
+"""Cores are unequal above this ratio. Favoured cores of one kind differ by less."""
 
 
-@dataclass(frozen=True, slots=True)
-class Processors:
+class Processors(NamedTuple):
     """What a process has to compute with. Counts, never numbers of particular CPUs."""
 
     cpu_model: str | None
@@ -25,7 +30,7 @@ class Processors:
     usable_cpus: int
     """Logical CPUs this process may run on (its affinity)."""
     cpu_quota: float | None
-    """CPUs' worth of time that the control group grants; None where nothing limits it."""
+    """CPUs' worth of time that the control groups grant; 0 where nothing limits it."""
     threads_per_core: int | None
     """Hardware threads of one core: 2 with SMT."""
     unequal_cores: bool | None
@@ -34,11 +39,11 @@ class Processors:
     """NUMA nodes that the usable CPUs lie on."""
 
 
-def processors(root: Path = ROOT) -> Processors:
+def processors(root: str = "") -> Processors:
     """Read what this process has to compute with.
 
     Args:
-        root: The folder that /proc and /sys lie in.
+        root: What stands before /proc and /sys.
     """
     usable = usable_cpu_numbers()
     return Processors(
@@ -64,13 +69,21 @@ def usable_cpus() -> int:
     return len(usable_cpu_numbers()) or os.cpu_count() or 1
 
 
-def cpu_model(root: Path = ROOT) -> str | None:
-    """Name the CPU, normalised."""
-    for line in (_text(root / "proc/cpuinfo") or "").splitlines():
+def cpu_model(root: str = "") -> str | None:
+    """Name the CPU, normalised. ARM's kernel names none: its maker's and its part's numbers do."""
+    text = _text(f"{root}/proc/cpuinfo", FIRST_CPU)
+    if text is None and sys.platform == "win32":
+        return normalised_cpu_model(os.environ.get("PROCESSOR_IDENTIFIER", "")) or None
+    facts: dict[str, str] = {}
+    for line in (text or "").splitlines():
         name, _, value = line.partition(":")
-        if name.strip() in ("model name", "Processor", "cpu model", "Hardware"):
-            return normalised_cpu_model(value) or None
-    return None
+        facts.setdefault(name.strip().lower(), value)
+    for name in ("model name", "cpu model", "processor", "hardware"):
+        found = normalised_cpu_model(facts.get(name, ""))
+        if found and not found.isdecimal():  # "processor: 0" is a number on most machines
+            return found
+    part = " ".join(facts.get(name, "").strip() for name in ("cpu implementer", "cpu part"))
+    return f"arm {part}" if part.strip() else None
 
 
 def normalised_cpu_model(name: str) -> str:
@@ -81,84 +94,96 @@ def normalised_cpu_model(name: str) -> str:
     return " ".join(name.split())
 
 
-def cpu_quota(root: Path = ROOT) -> float | None:
-    """Read how many CPUs' worth of time the control groups grant: the least of all levels."""
-    quotas = [*_quotas_v2(root), *_quotas_v1(root)]
-    return min(quotas, default=None)
+def cpu_quota(root: str = "") -> float | None:
+    """Read how many CPUs' worth of time the control groups grant: the least of all levels.
+
+    Returns:
+        0 where nothing limits it, None where nobody can tell.
+    """
+    groups = _text(f"{root}/proc/self/cgroup")
+    if groups is None:
+        return None
+    return min([*_quotas_v2(root, groups), *_quotas_v1(root, groups)], default=0.0)
 
 
-def governors(root: Path = ROOT) -> set[str]:
+def governors(root: str = "") -> set[str]:
     """List the clock governors of the usable CPUs, "performance" say; empty if there are none."""
     found = (
-        _text(root / f"sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor")
+        _text(f"{root}/sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor")
         for number in usable_cpu_numbers()
     )
     return {text.strip() for text in found if text}
 
 
-def _quotas_v2(root: Path) -> list[float]:
+def _quotas_v2(root: str, groups: str) -> list[float]:
     quotas = []
-    for folder in _levels(root, controller=None):
-        words = (_text(folder / "cpu.max") or "").split()
+    for folder in _levels(root, groups, controller=None):
+        words = (_text(f"{folder}/cpu.max") or "").split()
         if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
             quotas.append(int(words[0]) / int(words[1]))
     return quotas
 
 
-def _quotas_v1(root: Path) -> list[float]:
+def _quotas_v1(root: str, groups: str) -> list[float]:
     quotas = []
-    for folder in _levels(root, controller="cpu"):
-        quota = (_text(folder / "cpu.cfs_quota_us") or "").strip()
-        period = (_text(folder / "cpu.cfs_period_us") or "").strip()
+    for folder in _levels(root, groups, controller="cpu"):
+        quota = (_text(f"{folder}/cpu.cfs_quota_us") or "").strip()
+        period = (_text(f"{folder}/cpu.cfs_period_us") or "").strip()
         if quota.isdecimal() and period.isdecimal() and int(period):  # "-1" is no limit
             quotas.append(int(quota) / int(period))
     return quotas
 
 
-def _levels(root: Path, controller: str | None) -> list[Path]:
+def _levels(root: str, groups: str, controller: str | None) -> list[str]:
     """List the folders of this process's control group, up to the top of its hierarchy.
 
     Inside a container the group's path may not exist under the mount: the mount is the group.
     """
-    levels: list[Path] = []
-    for line in (_text(root / "proc/self/cgroup") or "").splitlines():
+    levels: list[str] = []
+    for line in groups.splitlines():
         number, _, rest = line.partition(":")
         names, _, path = rest.partition(":")
         if controller is None and number == "0" and not names:
-            mounts = [root / "sys/fs/cgroup", root / "sys/fs/cgroup/unified"]
+            mounts = ["sys/fs/cgroup", "sys/fs/cgroup/unified"]
         elif controller is not None and controller in names.split(","):
-            mounts = [root / "sys/fs/cgroup" / name for name in {names, controller}]
+            mounts = [f"sys/fs/cgroup/{name}" for name in sorted({names, controller})]
         else:
             continue
-        group = PurePosixPath(path.lstrip("/"))
-        levels += [mount / level for mount in mounts for level in (group, *group.parents)]
+        steps = path.strip("/").split("/") if path.strip("/") else []
+        for mount in mounts:
+            levels += ["/".join((root, mount, *steps[:k])) for k in range(len(steps), -1, -1)]
     return levels
 
 
-def _threads_per_core(root: Path, usable: set[int]) -> int | None:
+def _threads_per_core(root: str, usable: set[int]) -> int | None:
     for number in sorted(usable):
-        text = _text(root / f"sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
+        text = _text(f"{root}/sys/devices/system/cpu/cpu{number}/topology/thread_siblings_list")
         if text:
             return len(cpu_list(text))
     return None
 
 
-def _unequal_cores(root: Path, usable: set[int]) -> bool | None:
-    folder = root / "sys/devices/system/cpu"
+def _unequal_cores(root: str, usable: set[int]) -> bool | None:
+    folder = f"{root}/sys/devices/system/cpu"
     for fact in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
-        found = {_text(folder / f"cpu{number}" / fact) for number in usable} - {None}
+        texts = [_text(f"{folder}/cpu{number}/{fact}") for number in usable]
+        found = [int(text) for text in texts if text and text.strip().isdecimal()]
         if found:
-            return len(found) > 1
+            return max(found) > UNEQUAL * min(found)
     return None
 
 
-def _numa_nodes(root: Path, usable: set[int]) -> int | None:
-    folder = root / "sys/devices/system/node"
+def _numa_nodes(root: str, usable: set[int]) -> int | None:
+    folder = f"{root}/sys/devices/system/node"
     try:
-        nodes = [entry for entry in folder.iterdir() if re.fullmatch(r"node\d+", entry.name)]
+        names = os.listdir(folder)
     except OSError:
         return None
-    lists = [cpu_list(_text(node / "cpulist") or "") for node in nodes]
+    lists = [
+        cpu_list(_text(f"{folder}/{name}/cpulist") or "")
+        for name in names
+        if re.fullmatch(r"node\d+", name)
+    ]
     return sum(1 for numbers in lists if numbers & usable) or None
 
 
@@ -172,8 +197,14 @@ def cpu_list(text: str) -> set[int]:
     return numbers
 
 
-def _text(file: Path) -> str | None:
+def _text(file: str, most: int = MOST) -> str | None:
     try:
-        return file.read_text(errors="replace")
+        descriptor = os.open(file, os.O_RDONLY)
     except OSError:
         return None
+    try:
+        return os.read(descriptor, most).decode(errors="replace")
+    except OSError:
+        return None
+    finally:
+        os.close(descriptor)

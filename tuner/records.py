@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from tuner.validators import UNKNOWN, Stack
+
 LARGEST_INTEGER = 2**63 - 1
 """The largest whole number that a database holds."""
 
@@ -133,8 +135,12 @@ class Circumstances:
     """Mean number of runnable tasks over the last minute, before the run."""
     tuner_version: str | None = None
     python_version: str | None = None
-    mujoco_version: str | None = None
 
+
+Occasion = Literal["new", "near", "adopted", "outdated", "resumed", "forced", "verify", "stated"]
+"""Why a run was made: nothing was known, only a relative, a row from before a field was known,
+a verdict that does not hold any more, an undecided verdict; somebody asked for it, or for a
+check; or nothing was measured, because somebody stated the answer."""
 
 State = Literal["complete", "cut short", "failed", "imported"]
 """How a run ended: as planned, by its budget, with an error, or it came from elsewhere."""
@@ -156,9 +162,14 @@ class Run:
     work: str | None = None
     """Which work was timed, in words: the caller's state, or how it was made."""
     samples: tuple[Sample, ...] = ()
-    pool: str | None = None
-    """Implementation that stepped the environments, "mujoco.rollout" say."""
-    pool_version: str | None = None
+    stack: Stack = UNKNOWN
+    """The software that it was made with."""
+    occasion: Occasion | None = None
+    near_key: str | None = None
+    """The key whose history shortened it."""
+    choice: Candidate | None = None
+    """What it chose by itself; of an imported run the choice that it came with, which is somebody's
+    word, not a measurement. None where it chose nothing."""
     seed: int | None = None
     """What the order of the timings was drawn from."""
     time_budget_seconds: float | None = None
@@ -168,8 +179,6 @@ class Run:
     circumstances: Circumstances = Circumstances()
     message: str | None = None
     """What went wrong: a candidate that raised, or why the whole run failed."""
-    stated: Candidate | None = None
-    """The choice that an imported run came with: somebody's word, not a measurement."""
     failed: tuple[Candidate, ...] = ()
     """Candidates on which the pool raised: their samples are kept, no verdict rests on them."""
     other_facts: dict[str, Any] = field(default_factory=dict)

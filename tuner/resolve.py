@@ -15,18 +15,29 @@ from tuner import notice
 from tuner.answers import Answer, Miss, Outcome
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
+from tuner.errors import LockError, OlderSchemaError, TunerError
 from tuner.keys import CacheKey, make_cache_key
 from tuner.paths import database_file
+from tuner.store.counting import note_lookup
 from tuner.store.lookup import find_answer
+from tuner.validators import stack_of
 from tuner.workload import model_signature
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from tuner.pools import Pool
+    from tuner.store.counting import LookupKind
+    from tuner.validators import Stack
 
 TIME_BUDGET_S = 10.0
 """Seconds of the pool's time that one measurement may take."""
+
+RESUME_SHARE = 0.1
+"""Share of that which a process may spend on a verdict that earlier ones left undecided."""
+
+FEWEST_TIMINGS = 8
+"""Timings of the default without which there is no point in going on."""
 
 GRACE_S = 5.0
 """Seconds that a measurement may take beyond its budget before others stop waiting for it."""
@@ -76,7 +87,8 @@ def resolve_chunk_size(
         model_file: The model's file, kept with the run for people to read.
         control: (num_envs, bench_nsteps, nu) float64, controls like those of the job; zeros if
             it is None.
-        time_budget_s: Seconds of the pool's time that measuring may take.
+        time_budget_s: Seconds of the pool's time that measuring may take; a tenth of it where
+            an undecided verdict is taken up again.
         wait_s: Seconds to wait for another process that is measuring, before the native
             default is used instead; by default time_budget_s and 5 more.
         seed: What the order of the timings is drawn from; None draws it afresh.
@@ -104,6 +116,7 @@ def resolve_chunk_size(
             bench_nsteps=bench_nsteps,
         )
         file = database_file(database)
+        here = stack_of(pool)
 
         def measure(miss: Miss) -> Outcome:
             from tuner.tuning import Work, measure_and_save
@@ -113,14 +126,19 @@ def resolve_chunk_size(
                 file,
                 Work.of_caller(pool, state, control, model, bench_nsteps),
                 miss=miss,
-                time_budget_s=time_budget_s,
+                time_budget_s=budget_of(miss, time_budget_s),
                 seed=seed,
                 clock=clock,
                 model_file=model_file,
             )
 
         outcome = answer_key(
-            key, file, measure, wait_s=time_budget_s + GRACE_S if wait_s is None else wait_s
+            key,
+            file,
+            measure,
+            here=here,
+            time_budget_s=time_budget_s,
+            wait_s=time_budget_s + GRACE_S if wait_s is None else wait_s,
         )
     except Exception as error:
         notice.warn(f"using the native default, not tuned: {error or type(error).__name__}")
@@ -129,11 +147,18 @@ def resolve_chunk_size(
     return outcome.answer.chunk_size
 
 
+def budget_of(miss: Miss, time_budget_s: float) -> float:
+    """Say how many seconds of the pool's time a measurement may take."""
+    return time_budget_s * (RESUME_SHARE if miss.occasion == "resumed" else 1.0)
+
+
 def answer_key(
     key: CacheKey,
     database: str | os.PathLike[str],
     measure: Callable[[Miss], Outcome],
     *,
+    here: Stack,
+    time_budget_s: float,
     wait_s: float,
     force: bool = False,
 ) -> Outcome:
@@ -144,15 +169,33 @@ def answer_key(
         database: The file.
         measure: Measures and stores; called only if nobody else has, and only while no other
             process of this machine measures.
+        here: The software stack that asks.
+        time_budget_s: Seconds of the pool's time that a measurement may take.
         wait_s: Seconds to wait for another process's measurement.
         force: Measure even if there is an answer.
 
     Raises:
         TunerError: whatever went wrong, with the next step.
     """
-    watch = _Watch(database, key)
-    found: Answer | Miss = Miss("a new measurement was asked for") if force else watch.look()
+    outcome = _outcome(key, database, measure, here, time_budget_s, wait_s, force)
+    note_lookup(database, key, _kind(outcome))
+    return outcome
+
+
+def _outcome(
+    key: CacheKey,
+    database: str | os.PathLike[str],
+    measure: Callable[[Miss], Outcome],
+    here: Stack,
+    time_budget_s: float,
+    wait_s: float,
+    force: bool,
+) -> Outcome:
+    watch = _Watch(database, key, here)
+    found = Miss("a new measurement was asked for", "forced") if force else watch.first_look()
     if isinstance(found, Answer):
+        if is_open(found, time_budget_s):
+            return _go_on(found, watch, measure)
         return Outcome("hit", found)
 
     from tuner.store.lock import measuring_turn  # not on the way of a hit
@@ -166,6 +209,38 @@ def answer_key(
         return Outcome("hit", found) if isinstance(found, Answer) else measure(found)
 
 
+def is_open(answer: Answer, time_budget_s: float) -> bool:
+    """Tell whether an answer is undecided, and steps are short enough to go on with it."""
+    default_ms = answer.per_candidate_ms.get("None", 0.0)
+    worth_it = FEWEST_TIMINGS * default_ms <= RESUME_SHARE * time_budget_s * 1e3
+    return not answer.decided and worth_it
+
+
+def _go_on(answer: Answer, watch: _Watch, measure: Callable[[Miss], Outcome]) -> Outcome:
+    """Spend a little on an undecided verdict, if nobody is measuring; the answer will do if not."""
+    from tuner.store.lock import measuring_turn
+
+    try:
+        with measuring_turn(0.0, unless=lambda: False):
+            found = watch.look()  # whoever had the turn may have been at the same key
+            if isinstance(found, Answer) and found.decided:
+                return Outcome("hit", found)
+            return measure(Miss(f"its verdict is undecided ({answer.reason})", "resumed"))
+    except LockError:
+        return Outcome("hit", answer)
+    except TunerError as error:
+        notice.warn(f"the stored answer stands, and was not taken further: {error}")
+        return Outcome("hit", answer)
+
+
+def _kind(outcome: Outcome) -> LookupKind:
+    if outcome.miss is None:
+        return "pinned" if outcome.answer.pinned_because is not None else "hit"
+    if outcome.miss.occasion == "resumed":
+        return "resumed"
+    return "near" if outcome.near else "miss"
+
+
 class _Watch:
     """Looks for a key's answer; while waiting, only when the file has changed.
 
@@ -173,14 +248,27 @@ class _Watch:
     disturb the one that measures.
     """
 
-    def __init__(self, database: str | os.PathLike[str], key: CacheKey) -> None:
+    def __init__(self, database: str | os.PathLike[str], key: CacheKey, here: Stack) -> None:
         self._database = database
         self._key = key
+        self._here = here
         self._seen: object = None
 
     def look(self) -> Answer | Miss:
         """Look in the database."""
-        return find_answer(self._database, self._key, self._key.facts.num_envs)
+        return find_answer(self._database, self._key, self._key.facts.num_envs, self._here)
+
+    def first_look(self) -> Answer | Miss:
+        """Look in the database, and bring it to this version's schema if it is an older one."""
+        try:
+            return self.look()
+        except OlderSchemaError:
+            from pathlib import Path
+
+            from tuner.store.migrate import upgrade  # once in a file's life
+
+            upgrade(Path(self._database))
+            return self.look()
 
     def answered(self) -> bool:
         """Tell whether there is an answer by now."""
@@ -207,6 +295,8 @@ def describe(outcome: Outcome, key: CacheKey, database: str | os.PathLike[str]) 
     return (
         f"{outcome.source}: {chosen} (the native default is chunk_size {native})"
         + (f"; ms per step: {timings}" if timings else "")
+        + (f"; pinned: {answer.pinned_because}" if answer.pinned_because is not None else "")
         + (f"; measured because {outcome.miss.reason}" if outcome.miss else "")
+        + (f"; shortened by key {outcome.near.key[:11]}" if outcome.near else "")
         + f"; key {key[:11]} in {database}"
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,17 +17,24 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tuner.answers import Answer, Miss, Outcome
+from tuner.answers import Miss, Outcome, Relative
 from tuner.candidates import filter_candidates, make_candidates
 from tuner.circumstances import circumstances
-from tuner.errors import ArgumentError
+from tuner.errors import ArgumentError, DatabaseError
+from tuner.history import judge_runs
 from tuner.keys import CacheKey
-from tuner.pools import Pool, pool_identity
+from tuner.pools import Pool
 from tuner.race import Progress, race_chunk_sizes
-from tuner.records import LARGEST_INTEGER, Race, Run, Verdict
+from tuner.records import LARGEST_INTEGER, Occasion, Race, Run, Verdict
+from tuner.store.counting import add_up
 from tuner.store.engine import check_writable
 from tuner.store.ledger import save_run
+from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
+from tuner.store.relatives import nearest
+from tuner.store.runs import holding, policies_of, read_runs
+from tuner.store.views import one_moment
+from tuner.validators import Stack, stack_of
 
 PLAN = "race"
 
@@ -68,7 +75,10 @@ def measure_and_save(
     model_file: str | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Outcome:
-    """Time a key's candidates once, decide, and store the run with its verdict.
+    """Time a key's candidates, store the run, and say what all runs of the key mean now.
+
+    An undecided verdict is taken up where it stopped; a near relative's winner is looked at
+    first, and a row from before a field was known is confirmed by a short duel.
 
     The caller holds the machine's turn to measure.
 
@@ -101,7 +111,8 @@ def measure_and_save(
             "give one row per environment"
         )
     seed = int.from_bytes(os.urandom(6)) if seed is None else int(seed)
-    pool_name, pool_version = pool_identity(work.pool)
+    here = stack_of(work.pool)
+    history = _history(file, key, here, miss)
     around = circumstances()
     started = datetime.now(UTC)
 
@@ -111,8 +122,9 @@ def measure_and_save(
             finished=datetime.now(UTC),
             plan=PLAN,
             work=work.description,
-            pool=pool_name,
-            pool_version=pool_version,
+            stack=here,
+            occasion=history.occasion,
+            near_key=history.near.key if history.near else None,
             seed=seed,
             time_budget_seconds=time_budget_s if math.isfinite(time_budget_s) else None,
             model_file=None if model_file is None else os.fspath(model_file),
@@ -120,13 +132,13 @@ def measure_and_save(
             **outcome,
         )
 
-    chunks = make_candidates(facts.num_envs, facts.nthread)
+    chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
     try:
         race = race_chunk_sizes(
             work.pool,
             work.state,
             facts.bench_nsteps,
-            filter_candidates(chunks, facts.num_envs),
+            chunks,
             control=work.control,
             post_step_forward_sensor=facts.post_step_forward_sensor,
             time_budget_s=time_budget_s,
@@ -134,34 +146,60 @@ def measure_and_save(
             seed=seed,
             nthread=facts.nthread,
             progress=progress,
+            **history.shortcuts(key, chunks),
         )
     except Exception as error:
-        save_run(file, key, run(state="failed", message=str(error)), None, {})
+        save_run(file, key, run(state="failed", message=str(error)), judge_runs)
         raise
     finished = run(
         state=_state(race.verdict),
         samples=race.samples,
+        # A run that only went on from others has no choice of its own.
+        choice=None if history.occasion == "resumed" else race.verdict.candidate,
         pool_seconds=race.pool_seconds,
         message=_failures(race),
         failed=tuple(race.failures),
     )
-    timings = {str(e.candidate.chunk_size): e.milliseconds for e in race.verdict.estimates}
-    save_run(file, key, finished, race.verdict, timings)
-    return Outcome("measured", _answer(race, timings), miss, race)
+    verdict = save_run(file, key, finished, judge_runs)
+    add_up(file)
+    answer = find_answer(file, key, facts.num_envs, here)
+    if isinstance(answer, Miss):
+        raise DatabaseError(
+            f"the verdict that was just stored in {file} is no answer: {answer.reason}; "
+            "`tuner db check` looks closer"
+        )
+    return Outcome("measured", answer, miss, race, verdict, history.near)
 
 
-def _answer(race: Race, timings: dict[str, float]) -> Answer:
-    verdict = race.verdict
-    return Answer(
-        verdict.chunk_size,
-        verdict.decided,
-        verdict.reason,
-        verdict.gain,
-        verdict.gain_low,
-        verdict.gain_high,
-        timings,
-        len(race.samples),
-    )
+@dataclass(frozen=True, slots=True)
+class _History:
+    """What is known before a measurement."""
+
+    occasion: Occasion
+    near: Relative | None = None
+    earlier: tuple[Run, ...] = ()
+
+    def shortcuts(self, key: CacheKey, chunks: Sequence[int]) -> dict[str, Any]:
+        """Say what of it a race can use: earlier runs, or the candidate that probably wins."""
+        if self.near is None:
+            return {"earlier": self.earlier}
+        scaled = self.near.scaled_to(key.facts.num_envs, key.facts.nthread)
+        if scaled is None:
+            return {"prior": [None]}
+        winner = min(chunks, key=lambda chunk: (abs(math.log(chunk / scaled)), chunk))
+        return {"confirm": winner} if self.occasion == "adopted" else {"prior": [winner]}
+
+
+def _history(file: Path, key: CacheKey, here: Stack, miss: Miss) -> _History:
+    """Look for what can shorten a measurement: earlier runs of the key, or a relative's winner."""
+    if miss.occasion == "resumed":
+        with one_moment(file) as rows:
+            runs = holding(read_runs(rows, key), policies_of(rows), here)
+        return _History("resumed", earlier=tuple(runs.values()))
+    if miss.occasion in ("forced", "verify"):
+        return _History(miss.occasion)
+    near = nearest(file, key, here)
+    return _History("new") if near is None else _History(near.occasion_for(key), near)
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:

@@ -17,6 +17,7 @@ from tuner.cli.doctor import doctor
 from tuner.cli.options import Failing, database_option_of_all
 from tuner.cli.show import list_keys, show
 from tuner.cli.tune import tune
+from tuner.cli.why import why
 
 
 def _take_any_text() -> None:
@@ -41,6 +42,7 @@ def main() -> None:
 
 
 main.add_command(tune)
+main.add_command(why)
 main.add_command(list_keys)
 main.add_command(show)
 main.add_command(db)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,61 +11,18 @@ from tuner.candidates import native_chunk_size
 from tuner.cli.options import FINDING, database_option, print_json
 from tuner.cli.progress import race_progress
 from tuner.cli.tables import candidate_name, milliseconds, print_table, relative
-from tuner.device import device_fingerprint
-from tuner.keys import CacheKey, make_cache_key
+from tuner.cli.work import asked, opened, work_options
+from tuner.keys import CacheKey
 from tuner.paths import cache_path
-from tuner.processors import usable_cpus
-from tuner.resolve import GRACE_S, TIME_BUDGET_S, answer_key
-from tuner.workload import model_signature
+from tuner.resolve import GRACE_S, TIME_BUDGET_S, answer_key, budget_of
 
 if TYPE_CHECKING:
     from tuner.answers import Answer, Miss, Outcome
     from tuner.records import Estimate
-    from tuner.tuning import Work
-
-MOTION_SEED = 0
-"""Every tuning of a model times the same moved states: the work is a part of what is compared."""
 
 
 @click.command()
-@click.argument("model_file", metavar="MODEL.xml", type=click.Path(path_type=Path))
-@click.option(
-    "--num-envs", type=click.IntRange(1, 10**7), required=True, help="Environments in one step."
-)
-@click.option(
-    "--nthread",
-    type=click.IntRange(1, 4096),
-    default=usable_cpus,
-    show_default="the CPUs this process may use",
-    help="Threads of the pool.",
-)
-@click.option(
-    "--nstep",
-    type=click.IntRange(1, 10**6),
-    default=5,
-    show_default=True,
-    help="Physics steps in one step of the pool.",
-)
-@click.option(
-    "--dtype",
-    type=click.Choice(["float32", "float64"]),
-    default="float64",
-    show_default=True,
-    help="Scalar type of the environments.",
-)
-@click.option(
-    "--post-step-forward-sensor",
-    is_flag=True,
-    help="End a step with a forward pass for its sensors.",
-)
-@click.option(
-    "--pool",
-    "pool_name",
-    type=click.Choice(["rollout", "batch-env"]),
-    default="rollout",
-    show_default=True,
-    help="What steps the environments.",
-)
+@work_options
 @click.option(
     "--time-budget",
     type=click.FloatRange(min=0),
@@ -89,22 +44,14 @@ MOTION_SEED = 0
 @click.option("--force", is_flag=True, help="Measure again, and add the run to what is known.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of tables.")
 @database_option
-@click.pass_context
 def tune(
-    ctx: click.Context,
-    model_file: Path,
-    num_envs: int,
-    nthread: int,
-    nstep: int,
-    dtype: str,
-    post_step_forward_sensor: bool,
-    pool_name: str,
     time_budget: float,
     wait: float | None,
     seed: int | None,
     force: bool,
     as_json: bool,
     database: str | None,
+    **work: Any,
 ) -> None:
     """Measure which chunk_size steps MODEL.xml fastest, or tell what is known.
 
@@ -115,46 +62,44 @@ def tune(
     Example:
       tuner tune examples/quadruped.xml --num-envs 1024
     """
-    from tuner.model_file import load_model
     from tuner.tuning import measure_and_save
 
     file = cache_path(database)
-    model = load_model(model_file)
-    key = make_cache_key(
-        backend_type="mujoco",
-        model_sig=model_signature(model, 1),
-        device=device_fingerprint(),
-        num_envs=num_envs,
-        nthread=nthread,
-        dtype=dtype,
-        post_step_forward_sensor=post_step_forward_sensor,
-        bench_nsteps=nstep,
-    )
-    if num_envs <= nthread:
-        _print_nothing_to_tune(num_envs, nthread, as_json)
+    what = asked(**work)
+    key, facts = what.key, what.key.facts
+    if facts.num_envs <= facts.nthread:
+        _print_nothing_to_tune(facts.num_envs, facts.nthread, as_json)
         return
 
     def measure(miss: Miss) -> Outcome:
-        with _work(pool_name, model, key) as work, race_progress() as progress:
+        with opened(what) as work, race_progress() as progress:
             return measure_and_save(
                 key,
                 file,
                 work,
                 miss=miss,
-                time_budget_s=time_budget,
+                time_budget_s=budget_of(miss, time_budget),
                 seed=seed,
-                model_file=str(model_file),
+                model_file=str(what.model_file),
                 progress=progress,
             )
 
     wait_s = time_budget + GRACE_S if wait is None else wait
-    outcome = answer_key(key, file, measure, wait_s=wait_s, force=force)
+    outcome = answer_key(
+        key,
+        file,
+        measure,
+        here=what.here,
+        time_budget_s=time_budget,
+        wait_s=wait_s,
+        force=force,
+    )
     if as_json:
         print_json(_as_json(outcome, key, file))
     else:
         _print_outcome(outcome, key, file)
     if not outcome.answer.decided:
-        ctx.exit(FINDING)
+        click.get_current_context().exit(FINDING)
 
 
 def _print_nothing_to_tune(num_envs: int, nthread: int, as_json: bool) -> None:
@@ -165,27 +110,6 @@ def _print_nothing_to_tune(num_envs: int, nthread: int, as_json: bool) -> None:
             f"nothing to tune: {num_envs} environments on {nthread} threads can only be cut one "
             "way; the native default does"
         )
-
-
-@contextmanager
-def _work(pool_name: str, model: Any, key: CacheKey) -> Iterator[Work]:
-    """Make the pool and what it is to step; the pool is closed at the end."""
-    from tuner.model_file import captured_warnings
-    from tuner.motion import WORK_MOVED, moved_state
-    from tuner.pools import POOLS
-    from tuner.tuning import Work
-
-    facts = key.facts
-    # MuJoCo would write its warnings to a file in the working directory.
-    with (
-        captured_warnings(),
-        POOLS[pool_name](model, nbatch=facts.num_envs, nthread=facts.nthread) as pool,
-    ):
-        click.echo(f"preparing: {facts.num_envs} environments fall and move", err=True)
-        state, control = moved_state(
-            model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
-        )
-        yield Work(pool, state, control, WORK_MOVED)
 
 
 def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
@@ -245,6 +169,8 @@ def _sentence(outcome: Outcome, key: CacheKey) -> str:
         gain_low=answer.gain_low,
         gain_high=answer.gain_high,
     )
+    if answer.pinned_because is not None:
+        return f"{candidate_name(answer.chunk_size)} is pinned: {answer.pinned_because}"
     sentence = explain_verdict(verdict, timings=answer.samples, pool_seconds=seconds)
     if not answer.decided:
         sentence += " (--force, --time-budget)"
@@ -253,7 +179,7 @@ def _sentence(outcome: Outcome, key: CacheKey) -> str:
 
 def _estimates(outcome: Outcome) -> tuple[Estimate, ...]:
     """List what was estimated; after a hit that is not known, only the times are."""
-    return outcome.race.verdict.estimates if outcome.race else ()
+    return outcome.verdict.estimates if outcome.verdict else ()
 
 
 def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
@@ -261,6 +187,9 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
     race = outcome.race
     return {
         "source": outcome.source,
+        "occasion": outcome.miss.occasion if outcome.miss else None,
+        "near_key": outcome.near.key if outcome.near else None,
+        "pinned_because": answer.pinned_because,
         "key": str(key),
         "database": str(file),
         "chunk_size": answer.chunk_size,

@@ -10,19 +10,22 @@ import sqlite3
 import stat
 from typing import TYPE_CHECKING
 
-from tuner.errors import DatabaseError, SchemaError
+from tuner.errors import DatabaseError, OlderSchemaError, SchemaError
 from tuner.store.sqlite import error_name, query
 
 if TYPE_CHECKING:
     from os import PathLike
 
-REVISION = "0001"
+REVISION = "0002"
 """The schema this code reads and writes; the newest file in migrations/versions."""
 
-OLDER_REVISIONS: tuple[str, ...] = ()
+OLDER_REVISIONS: tuple[str, ...] = ("0001",)
 """Schemas that a write upgrades, oldest first."""
 
-OUR_TABLES = frozenset(("model", "device", "tuning_key", "run", "sample", "verdict"))
+FIRST_TABLES = frozenset(("model", "device", "tuning_key", "run", "sample", "verdict"))
+"""What every revision has."""
+
+OUR_TABLES = FIRST_TABLES | {"validator", "pin", "lookup"}
 
 LONGEST_NAME = 200
 """Characters of an unusable path that an error repeats."""
@@ -105,7 +108,7 @@ def is_ours(database: str | PathLike[str]) -> bool:
         sqlite3.Error: if nobody can tell.
     """
     rows = query(database, "SELECT name FROM sqlite_master WHERE type = 'table'")
-    return len({name for (name,) in rows} & OUR_TABLES) > len(OUR_TABLES) / 2
+    return len({name for (name,) in rows} & FIRST_TABLES) > len(FIRST_TABLES) / 2
 
 
 def damaged(database: str | PathLike[str], what: str) -> DatabaseError:
@@ -127,7 +130,7 @@ def something_else(database: str | PathLike[str]) -> DatabaseError:
 def other_revision(database: str | PathLike[str], revision: str | None) -> SchemaError:
     """Word the error for a schema that this code does not read."""
     if revision in OLDER_REVISIONS:
-        return SchemaError(
+        return OlderSchemaError(
             f"{database} has the older schema {revision}: "
             f"`tuner db upgrade` brings it to {REVISION}"
         )

@@ -1,57 +1,55 @@
-"""Writes runs and verdicts. One transaction a deed.
+"""Writes runs, and makes verdicts from them. One transaction a deed.
 
 A run goes in whole or not at all, together with the verdict that it leads to; nothing is
-overwritten but the verdict, which can be made again from the samples. No pool is ever timed
+overwritten but the verdict, which is made from the samples of all runs. No pool is ever timed
 while a transaction is open: a caller hands over what is finished.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import sqlalchemy as sa
-from sqlalchemy.dialects.sqlite import insert
 
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey, KeyFacts, canonical_json, device_digest, model_digest
 from tuner.records import LARGEST_INTEGER, Candidate, Run, Sample, Verdict
 from tuner.store import schema
-from tuner.store.engine import writing
+from tuner.store.engine import reading, writing
+from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS, Field, storable_text
 from tuner.store.migrate import upgrade
+from tuner.store.runs import NOTHING, holding, policies_of, read_runs
+from tuner.validators import Stack
 
 # Statements are made once: making them takes longer than SQLite takes to carry them out.
 FIND_KEY = sa.select(schema.tuning_key.c.key_id, schema.tuning_key.c.model_id).where(
     schema.tuning_key.c.digest == sa.bindparam("digest")
 )
+WORK_OF_KEY = sa.select(schema.tuning_key.c.num_envs, schema.tuning_key.c.nthread).where(
+    schema.tuning_key.c.digest == sa.bindparam("digest")
+)
+INSERT_VERDICT = sa.insert(schema.verdict)
 INSERT_RUN = sa.insert(schema.run).returning(schema.run.c.run_id)
+LARGEST_NUMBER = 1e12
+"""The largest fractional fact that the schema takes."""
 INSERT_SAMPLE = "INSERT INTO sample ({}) VALUES ({})".format(
     ", ".join(column.name for column in schema.sample.columns),
     ", ".join("?" for _ in schema.sample.columns),
 )
-RUNS_OF_KEY = sa.select(
-    sa.func.count(), sa.func.sum(schema.run.c.samples), sa.func.max(schema.run.c.finished_utc)
-).where(schema.run.c.key_id == sa.bindparam("key_id"), schema.run.c.state != "failed")
 
 
-def _put_verdict_statement() -> sa.Executable:
-    """Insert a verdict or replace the key's own, unless it is decided and the new one is not.
+class Judge(Protocol):
+    """Says what runs mean together; `tuner.history.judge_runs` does."""
 
-    A run that was cut short does not undo what an earlier one decided.
-    """
-    statement = insert(schema.verdict)
-    new = statement.excluded
-    return statement.on_conflict_do_update(
-        index_elements=["key_digest"],
-        set_={column.name: new[column.name] for column in schema.verdict.columns},
-        where=sa.or_(new.decided == 1, schema.verdict.c.decided == 0),
-    )
-
-
-PUT_VERDICT = _put_verdict_statement()
+    def __call__(
+        self, runs: Sequence[Run], *, num_envs: int | None, nthread: int | None
+    ) -> Verdict:
+        """Make a verdict of runs, of so much work where that is known."""
+        ...
 
 
 def utc_text(moment: datetime) -> str:
@@ -59,25 +57,17 @@ def utc_text(moment: datetime) -> str:
     return moment.astimezone(UTC).isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
-def save_run(
-    database: Path,
-    key: str,
-    run: Run,
-    verdict: Verdict | None,
-    per_candidate_ms: Mapping[str, float],
-) -> int:
-    """Store a run with all its samples, and what the key's verdict is now.
+def save_run(database: Path, key: str, run: Run, judge: Judge) -> Verdict | None:
+    """Store a run with all its samples, and make the key's verdicts anew.
 
     Args:
         database: The file; made or upgraded if need be.
         key: What `make_cache_key` made, with its facts; a plain string has none to store.
-        run: What was measured.
-        verdict: What it says; None (a failed run) leaves the key's verdict as it is.
-        per_candidate_ms: Milliseconds of one step by candidate, "None" for the native
-            default, kept in the verdict's row for a hit to show.
+        run: What was measured. A failed one leaves the verdicts as they are.
+        judge: Says what the key's runs mean together.
 
     Returns:
-        The run's number in this database.
+        The verdict for the run's software stack; None for a failed run.
 
     Raises:
         DatabaseError: if nothing could be stored; the database is as it was.
@@ -88,9 +78,88 @@ def save_run(
         run_id = _insert_run(connection, key_id, run)
         if run.samples:
             _insert_samples(connection, run_id, run.samples)
-        if verdict is not None:
-            _put_verdict(connection, key, key_id, run_id, verdict, per_candidate_ms)
-    return run_id
+        if run.state == "failed":
+            return None
+        return judge_key(connection, key, judge, {run_id: run})[run.stack]
+
+
+def recompute(
+    database: Path, judge: Judge, progress: Callable[[Iterable[str]], Iterable[str]] = iter
+) -> int:
+    """Make all verdicts anew from the samples, key by key.
+
+    Args:
+        database: The file.
+        judge: Says what a key's runs mean together.
+        progress: Goes through the keys, and may show how far it is.
+
+    Returns:
+        How many keys there are.
+    """
+    upgrade(database)
+    with reading(database) as connection:
+        keys = list(connection.execute(sa.select(schema.tuning_key.c.digest)).scalars())
+    for key in progress(keys):
+        with writing(database) as connection:  # one by one: nobody waits long for their turn
+            judge_key(connection, key, judge)
+    return len(keys)
+
+
+def judge_key(
+    connection: sa.Connection, key: str, judge: Judge, known: Mapping[int, Run] = NOTHING
+) -> dict[Stack, Verdict]:
+    """Make a key's verdicts anew from its runs: one for each software stack it was measured with.
+
+    A verdict rests on all runs that hold for its stack, so what is stored depends neither on
+    the order in which runs arrive nor on which of them came last.
+    """
+
+    def rows(statement: str, parameters: Mapping[str, object] | None = None) -> list[Any]:
+        found = connection.execute(sa.text(statement), parameters or {})
+        return [dict(row) for row in found.mappings()]
+
+    table = schema.verdict
+    connection.execute(sa.delete(table).where(table.c.key_digest == str(key)))
+    work = connection.execute(WORK_OF_KEY, {"digest": str(key)}).mappings().one()
+    runs, policies = read_runs(rows, str(key), known), policies_of(rows)
+    verdicts = {}
+    for stack in dict.fromkeys(run.stack for run in runs.values()):
+        usable = holding(runs, policies, stack)
+        verdict = judge(list(usable.values()), **work)
+        connection.execute(INSERT_VERDICT, _verdict_values(key, stack, usable, verdict))
+        verdicts[stack] = verdict
+    return verdicts
+
+
+def _verdict_values(
+    key: str, stack: Stack, runs: Mapping[int, Run], verdict: Verdict
+) -> dict[str, Any]:
+    timings = {str(e.candidate.chunk_size): e.milliseconds for e in verdict.estimates}
+    if not timings:  # nothing was measured: what was stated with the answer
+        stated = max(runs.values(), key=lambda run: (run.finished, run.uid)).samples
+        timings = {str(s.candidate.chunk_size): s.milliseconds for s in stated}
+    seconds = [run.pool_seconds for run in runs.values() if run.pool_seconds is not None]
+    latest, last = max(runs.items(), key=lambda numbered: (numbered[1].finished, numbered[1].uid))
+    return {
+        "key_digest": str(key),
+        "stack": str(stack),
+        **stack._asdict(),
+        "chunk_size": verdict.chunk_size,
+        "decided": int(verdict.decided),
+        "reason": verdict.reason,
+        "gain": verdict.gain,
+        "gain_low": verdict.gain_low,
+        "gain_high": verdict.gain_high,
+        "expected_loss": verdict.expected_loss,
+        "between_runs": verdict.between_runs,
+        "runs": len(runs),
+        "imported_runs": sum(run.state == "imported" for run in runs.values()),
+        "samples": sum(len(run.samples) for run in runs.values()),
+        "pool_seconds": sum(seconds) if seconds else None,
+        "latest_run_id": latest,
+        "last_measured_utc": utc_text(last.finished),
+        "per_candidate_ms": json.dumps(timings) if timings else None,
+    }
 
 
 def _key_row(connection: sa.Connection, key: str) -> int:
@@ -110,32 +179,33 @@ def _key_row(connection: sa.Connection, key: str) -> int:
 
 
 def _key_values(connection: sa.Connection, facts: KeyFacts) -> dict[str, Any]:
-    model_row = _typed(facts.model, schema.MODEL_FIELDS) | {"digest": model_digest(facts.model)}
-    device_row = _typed(facts.device, schema.DEVICE_FIELDS) | {
-        "digest": device_digest(facts.device)
-    }
+    model_row = _typed(facts.model, MODEL_FIELDS) | {"digest": model_digest(facts.model)}
+    device_row = _typed(facts.device, DEVICE_FIELDS) | {"digest": device_digest(facts.device)}
     return {
         "model_id": _find_or_insert(connection, schema.model, "model_id", model_row),
         "device_id": _find_or_insert(connection, schema.device, "device_id", device_row),
-        **_storable({name: getattr(facts, name) for name in schema.RUN_PARAMETERS}),
+        **_storable({name: getattr(facts, name) for name in RUN_PARAMETERS}),
         "post_step_forward_sensor": int(facts.post_step_forward_sensor),
     }
 
 
-def _typed(facts: Mapping[str, Any], columns: Mapping[str, type]) -> dict[str, Any]:
+def _typed(facts: Mapping[str, Any], columns: Mapping[str, Field]) -> dict[str, Any]:
     """Split facts into those that fit a column of their own and the rest, kept as JSON."""
-    fitting = {name: facts.get(name) for name, kind in columns.items()}
-    for name, kind in columns.items():
-        if not _fits(fitting[name], kind):
-            fitting[name] = None
+    fitting = {name: _fitting(facts.get(name), field.kind) for name, field in columns.items()}
     rest = {name: value for name, value in facts.items() if fitting.get(name) is None}
     return fitting | {"other_facts": canonical_json(rest) if rest else None}
 
 
-def _fits(value: Any, kind: type) -> bool:
-    if type(value) is int:
-        return kind is int and 0 <= value <= LARGEST_INTEGER
-    return type(value) is kind
+def _fitting(value: Any, kind: type) -> Any:
+    """Give a fact as its column holds it; None if it does not fit there."""
+    if kind is bool:
+        return int(value) if type(value) is bool else None
+    if kind is float:
+        number = type(value) in (int, float) and 0 <= value <= LARGEST_NUMBER
+        return float(value) if number else None
+    if kind is int:
+        return value if type(value) is int and 0 <= value <= LARGEST_INTEGER else None
+    return value if type(value) is kind else None
 
 
 def _find_or_insert(
@@ -159,8 +229,11 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "state": run.state,
         "plan": run.plan,
         "work": run.work,
-        "pool": run.pool,
-        "pool_version": run.pool_version,
+        **run.stack._asdict(),
+        "occasion": run.occasion,
+        "near_key": run.near_key,
+        "has_choice": int(run.choice is not None),
+        "chosen_chunk_size": run.choice.chunk_size if run.choice else None,
         "seed": run.seed,
         "samples": len(run.samples),
         "time_budget_seconds": run.time_budget_seconds,
@@ -172,7 +245,6 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "pid": around.pid,
         "load_average": around.load_average,
         "tuner_version": around.tuner_version,
-        "mujoco_version": around.mujoco_version,
         "python_version": around.python_version,
         "message": run.message,
         "failed_chunk_sizes": _chunk_sizes(run.failed),
@@ -206,32 +278,6 @@ def _insert_samples(connection: sa.Connection, run_id: int, samples: Sequence[Sa
     )
 
 
-def _put_verdict(
-    connection: sa.Connection,
-    key: str,
-    key_id: int,
-    run_id: int,
-    verdict: Verdict,
-    per_candidate_ms: Mapping[str, float],
-) -> None:
-    runs, samples, last = connection.execute(RUNS_OF_KEY, {"key_id": key_id}).one()
-    values = {
-        "key_digest": str(key),
-        "chunk_size": verdict.chunk_size,
-        "decided": int(verdict.decided),
-        "reason": verdict.reason,
-        "gain": verdict.gain,
-        "gain_low": verdict.gain_low,
-        "gain_high": verdict.gain_high,
-        "runs": runs,
-        "samples": samples,
-        "latest_run_id": run_id,
-        "last_measured_utc": last,
-        "per_candidate_ms": json.dumps(dict(per_candidate_ms)) if per_candidate_ms else None,
-    }
-    connection.execute(PUT_VERDICT, values)
-
-
 def check_digest(key: str) -> None:
     """Check that a text can stand as a key.
 
@@ -240,11 +286,6 @@ def check_digest(key: str) -> None:
     """
     if not isinstance(key, str) or not 1 <= len(key) <= 1000 or storable_text(key) != key:
         raise ArgumentError(f"key {str(key)[:50]!r} is not a key: give what make_cache_key returns")
-
-
-def storable_text(text: str) -> str:
-    """Write a text so that a database can hold it: file names may hold bytes that are no text."""
-    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
 
 
 def _storable(values: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,47 +21,65 @@ from tuner.store.diagnosis import (
     other_revision,
 )
 from tuner.store.sqlite import error_name, query, query_again
+from tuner.validators import UNKNOWN, Stack, violated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from os import PathLike
 
 ONE_ANSWER = """
-    SELECT verdict.chunk_size, verdict.decided, verdict.reason,
+    SELECT verdict.mujoco_version, verdict.pool, verdict.pool_version, verdict.method,
+           verdict.chunk_size, verdict.decided, verdict.reason,
            verdict.gain, verdict.gain_low, verdict.gain_high,
-           verdict.per_candidate_ms, verdict.samples
+           verdict.per_candidate_ms, verdict.samples,
+           (SELECT policy FROM validator WHERE name = 'mujoco_version'),
+           (SELECT policy FROM validator WHERE name = 'pool'),
+           (SELECT policy FROM validator WHERE name = 'pool_version'),
+           (SELECT policy FROM validator WHERE name = 'method'),
+           pin.chunk_size, pin.reason
     FROM alembic_version AS known
-    LEFT JOIN verdict ON verdict.key_digest = ?
-    WHERE known.version_num = ?
+    LEFT JOIN pin ON pin.key_digest = :key
+    LEFT JOIN verdict ON verdict.key_digest = :key
+    WHERE known.version_num = :revision
+    ORDER BY verdict.last_measured_utc DESC
 """
-"""One row where the schema is the one we read, with NULLs where the key has no answer."""
+"""A row for each software stack that the key has a verdict for, one with NULLs if for none.
+
+No row at all where the schema is another one than we read.
+"""
 
 ALL_ANSWERS = """
-    SELECT verdict.key_digest, tuning_key.num_envs, verdict.chunk_size, verdict.per_candidate_ms,
-           run.model_file, run.hostname, run.other_facts
-    FROM verdict
-    JOIN tuning_key ON tuning_key.digest = verdict.key_digest
+    SELECT overview.tuning_key, overview.num_envs, overview.chunk_size,
+           verdict.per_candidate_ms, run.model_file, run.hostname, run.other_facts
+    FROM tuning_overview AS overview
+    JOIN verdict ON verdict.key_digest = overview.tuning_key AND verdict.stack = overview.stack
     JOIN run ON run.run_id = verdict.latest_run_id
-    ORDER BY verdict.key_digest
+    ORDER BY overview.tuning_key
 """
 
 LARGEST_FLOAT = sys.float_info.max
 LONGEST_NAME = 20
 """Characters of a candidate's name: no chunk size is longer."""
 
-REASONS = ("budget", "noise", "too few")
+OPEN_REASONS = ("budget", "noise", "too few", "contradiction")
+"""Why a verdict is not decided."""
 
 
-def find_answer(database: str | PathLike[str], key: str, num_envs: int | None) -> Answer | Miss:
+def find_answer(
+    database: str | PathLike[str], key: str, num_envs: int | None, here: Stack = UNKNOWN
+) -> Answer | Miss:
     """Look one key up. Does not write to the database, and makes no file.
 
     Args:
         database: The file. One that does not exist holds no answer.
         key: The digest that `make_cache_key` made.
         num_envs: The largest chunk size that the pool can take; None skips that check.
+        here: The software stack that asks. A verdict of another one answers as far as the
+            validators' policies allow.
 
     Returns:
-        The answer, or why there is none: no such key, or a row that no pool could use.
+        The answer, or why there is none: no such key, a verdict that does not hold any more,
+        or a row that no pool could use.
 
     Raises:
         SchemaError: if the file has another schema than this code reads.
@@ -69,12 +87,44 @@ def find_answer(database: str | PathLike[str], key: str, num_envs: int | None) -
     """
     if not exists(database):
         return Miss("there is no database yet")
-    rows = _ask(query_again, database, ONE_ANSWER, (str(key), REVISION))
+    rows = _ask(query_again, database, ONE_ANSWER, {"key": str(key), "revision": REVISION})
     if rows is None:
         return Miss("the database is empty")
     if not rows:
         raise other_revision(database, file_revision(database))
-    return _checked(rows[0], num_envs)
+    return _of_rows(rows, num_envs, here)
+
+
+def _of_rows(rows: list[tuple[Any, ...]], num_envs: int | None, here: Stack) -> Answer | Miss:
+    """Take the verdict that holds here: of several this very stack's own, else the newest."""
+    pinned, because = rows[0][16:]
+    if because is not None:
+        unusable = _unusable(pinned, num_envs)
+        if unusable:
+            return Miss(f"the pinned {unusable}")
+        return Answer(pinned, True, None, None, None, None, _timings(rows[0][10]), 0, str(because))
+    if rows[0][5] is None:
+        return Miss("this key has no answer yet")
+    policies = dict(zip(Stack._fields, rows[0][12:16], strict=True))
+    broken: list[str] = []
+    holding = []
+    for row in rows:
+        there = Stack._make(row[:4])
+        broken = violated(policies, there, here)
+        if not broken:
+            holding.append((there != here, row))
+    if not holding:
+        return Miss(_outdated(broken, Stack._make(rows[-1][:4]), here), "outdated")
+    _, row = min(holding, key=lambda found: found[0])
+    return _checked(row[4:12], num_envs)
+
+
+def _outdated(broken: list[str], there: Stack, here: Stack) -> str:
+    """Say what has changed since the verdict, field by field."""
+    return "its verdict is of " + ", ".join(
+        f"{name} {_short(getattr(there, name))}, here it is {_short(getattr(here, name))}"
+        for name in broken
+    )
 
 
 def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
@@ -104,7 +154,7 @@ def _ask(
     look: Callable[..., list[tuple[Any, ...]]],
     database: str | PathLike[str],
     statement: str,
-    parameters: tuple[object, ...] = (),
+    parameters: tuple[object, ...] | dict[str, object] = (),
 ) -> list[tuple[Any, ...]] | None:
     """Read rows; None from a file that holds nothing at all yet."""
     try:
@@ -130,17 +180,21 @@ def is_finite(number: Any) -> bool:
     return type(number) in (int, float) and -LARGEST_FLOAT <= number <= LARGEST_FLOAT
 
 
+def _unusable(chunk_size: Any, num_envs: int | None) -> str | None:
+    """Say what is wrong with a stored chunk size; None if nothing is."""
+    if chunk_size is None or usable_chunk_size(chunk_size, num_envs):
+        return None
+    most = "num_envs" if num_envs is None else num_envs
+    return f"chunk_size {_short(chunk_size)} is no whole number from 1 to {most}"
+
+
 def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
     """Turn a row into an answer, or into a miss where its values cannot be used."""
     chunk_size, decided, reason, gain, low, high, timings, samples = facts
-    if decided is None:
-        return Miss("this key has no answer yet")
-    if chunk_size is not None and not usable_chunk_size(chunk_size, num_envs):
-        most = "num_envs" if num_envs is None else num_envs
-        return Miss(
-            f"the stored chunk_size {_short(chunk_size)} is no whole number from 1 to {most}"
-        )
-    if decided not in (0, 1) or (decided == 0 and reason not in REASONS):
+    unusable = _unusable(chunk_size, num_envs)
+    if unusable:
+        return Miss(f"the stored {unusable}")
+    if decided not in (0, 1) or (decided == 0 and reason not in OPEN_REASONS):
         return Miss(f"the stored verdict says decided {_short(decided)}, reason {_short(reason)}")
     for number in (gain, low, high):
         if number is not None and not is_finite(number):
@@ -148,7 +202,7 @@ def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
     return Answer(
         chunk_size,
         decided == 1,
-        reason if decided == 0 else None,
+        reason if decided == 0 or reason == "tie" else None,
         gain,
         low,
         high,

@@ -30,7 +30,10 @@ TABLES = {
     "tuning_key": ("key_id",),
     "run": ("run_id",),
     "sample": ("run_id", "sample_order"),
-    "verdict": ("key_digest",),
+    "verdict": ("key_digest", "stack"),
+    "validator": ("name",),
+    "pin": ("key_digest",),
+    "lookup": ("key_digest", "day_utc", "kind"),
 }
 """Parents before children, each with its primary key."""
 
@@ -147,8 +150,11 @@ def _copy(damaged: Path, fresh: Path) -> tuple[dict[str, int], dict[str, int]]:
         for name, row in _readable_rows(damaged):
             table = getattr(schema, name)
             known = {column.name for column in table.columns}
+            statement = sa.insert(table)
+            if name == "validator":  # a new database has policies, which give way to those set
+                statement = statement.prefix_with("OR REPLACE")
             try:
-                target.execute(sa.insert(table), {k: v for k, v in row.items() if k in known})
+                target.execute(statement, {k: v for k, v in row.items() if k in known})
                 kept[name] += 1
             except (sa.exc.IntegrityError, sa.exc.StatementError):
                 refused[name] += 1

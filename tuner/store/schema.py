@@ -5,18 +5,7 @@ Migrations are the schema's only author; a test compares these names with what t
 
 from sqlalchemy import column, table
 
-MODEL_FIELDS = dict.fromkeys(
-    ("nq", "nv", "nbody", "njnt", "nu", "ngeom", "nsensordata", "n_variants"), int
-)
-DEVICE_FIELDS = {"system": str, "machine": str, "cpu_count": int}
-RUN_PARAMETERS = (
-    "backend_type",
-    "num_envs",
-    "nthread",
-    "dtype",
-    "post_step_forward_sensor",
-    "bench_nsteps",
-)
+from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
 
 model = table(
     "model",
@@ -59,6 +48,11 @@ run = table(
             "message",
             "failed_chunk_sizes",
             "other_facts",
+            "method",
+            "occasion",
+            "near_key",
+            "has_choice",
+            "chosen_chunk_size",
         ),
     ),
 )
@@ -75,17 +69,29 @@ verdict = table(
         column,
         (
             "key_digest",
+            "stack",
+            "mujoco_version",
+            "pool",
+            "pool_version",
+            "method",
             "chunk_size",
             "decided",
             "reason",
             "gain",
             "gain_low",
             "gain_high",
+            "expected_loss",
+            "between_runs",
             "runs",
+            "imported_runs",
             "samples",
+            "pool_seconds",
             "latest_run_id",
             "last_measured_utc",
             "per_candidate_ms",
         ),
     ),
 )
+validator = table("validator", *map(column, ("name", "policy")))
+pin = table("pin", *map(column, ("key_digest", "chunk_size", "reason", "pinned_utc")))
+lookup = table("lookup", *map(column, ("key_digest", "day_utc", "kind", "lookups")))

@@ -14,8 +14,10 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
+
+    Parameters = Sequence[object] | Mapping[str, object]
 
 BUSY_SECONDS = 30.0
 """How long a statement waits for another process's transaction. Writers hold the database for
@@ -31,7 +33,7 @@ and a connection that may only read cannot do that."""
 
 
 def query(
-    database: str | PathLike[str], statement: str, parameters: Sequence[object] = ()
+    database: str | PathLike[str], statement: str, parameters: Parameters = ()
 ) -> list[tuple[Any, ...]]:
     """Read rows from an existing file: no file is made, none is changed.
 
@@ -50,7 +52,7 @@ def query(
 
 
 def _rows(
-    database: str | PathLike[str], mode: str, statement: str, parameters: Sequence[object]
+    database: str | PathLike[str], mode: str, statement: str, parameters: Parameters
 ) -> list[tuple[Any, ...]]:
     with closing(_open(database, mode, READ_BUSY_SECONDS)) as connection:
         return connection.execute(statement, parameters).fetchall()
@@ -70,7 +72,7 @@ class _KeptReader:
         self._of_parents: list[sqlite3.Connection | None] = []
 
     def rows(
-        self, database: str | PathLike[str], statement: str, parameters: Sequence[object]
+        self, database: str | PathLike[str], statement: str, parameters: Parameters
     ) -> list[tuple[Any, ...]]:
         """Read rows as `query` does; the path may name another file than the last time."""
         with self._turn:
@@ -111,7 +113,7 @@ if CAN_FORK:
 
 
 def query_again(
-    database: str | PathLike[str], statement: str, parameters: Sequence[object] = ()
+    database: str | PathLike[str], statement: str, parameters: Parameters = ()
 ) -> list[tuple[Any, ...]]:
     """Read rows like `query`, for what a process asks again and again.
 

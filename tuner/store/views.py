@@ -7,17 +7,17 @@ thousand keys, and a view asks for nothing that it would be needed for.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
 from tuner.store.diagnosis import REVISION, exists, explained, other_revision
+from tuner.store.runs import Rows
 from tuner.store.sqlite import open_for_reading
 
 Row = dict[str, Any]
-Rows = Callable[..., list[Row]]
-"""A statement and its parameters in, rows out."""
+Parameters = Sequence[object] | Mapping[str, object]
 
 
 @contextmanager
@@ -33,7 +33,7 @@ def one_moment(database: Path) -> Iterator[Rows]:
         with closing(open_for_reading(database)) as connection:
             connection.row_factory = sqlite3.Row
 
-            def rows(statement: str, parameters: Sequence[object] = ()) -> list[Row]:
+            def rows(statement: str, parameters: Parameters = ()) -> list[Row]:
                 return [dict(row) for row in connection.execute(statement, parameters)]
 
             connection.execute("BEGIN")

@@ -1,0 +1,65 @@
+"""`tuner why`: which stored key answers, or the nearest one, and field by field how it differs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.options import database_option, print_json
+from tuner.cli.tables import candidate_name, percent
+from tuner.cli.work import asked, work_options
+from tuner.paths import cache_path
+
+if TYPE_CHECKING:
+    from tuner.explain import Explanation
+
+
+@click.command()
+@work_options
+@database_option
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def why(database: str | None, as_json: bool, **work: Any) -> None:
+    """Say why MODEL.xml is answered from the database or not. Measures and changes nothing.
+
+    Tells which stored key answers, or else the nearest one and, field by field, how it differs
+    from what was asked for, and what the next job that asks will do.
+
+    \b
+    Example:
+      tuner why examples/quadruped.xml --num-envs 1024
+    """
+    from tuner.explain import explain_key
+
+    what = asked(**work)
+    explanation = explain_key(cache_path(database), what.key, what.here)
+    if as_json:
+        print_json(_as_json(explanation))
+        return
+    click.echo(f"{explanation.kind}: {explanation.reason}")
+    click.echo(f"key:       {explanation.key}")
+    answer, near = explanation.answer, explanation.near
+    if answer is not None:
+        gain = f", {percent(answer.gain)} faster than the default" if answer.gain else ""
+        click.echo(f"choice:    {candidate_name(answer.chunk_size)}{gain}")
+    if near is not None:
+        choice = candidate_name(near.chunk_size)
+        click.echo(f"nearest:   {near.key}, where {choice} won")
+        for difference in explanation.differences:
+            click.echo(f"           {difference}")
+    click.echo(f"next:      {explanation.will_happen}")
+
+
+def _as_json(explanation: Explanation) -> dict[str, Any]:
+    answer, near = explanation.answer, explanation.near
+    return {
+        "kind": explanation.kind,
+        "key": str(explanation.key),
+        "reason": explanation.reason,
+        "chunk_size": answer.chunk_size if answer else None,
+        "decided": answer.decided if answer else None,
+        "nearest_key": near.key if near else None,
+        "nearest_chunk_size": near.chunk_size if near else None,
+        "differences": [difference._asdict() for difference in explanation.differences],
+        "will_happen": explanation.will_happen,
+    }

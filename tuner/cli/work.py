@@ -1,0 +1,136 @@
+"""Which work a command is about: the model and the run parameters, the same for each command."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import click
+
+from tuner.device import device_fingerprint
+from tuner.keys import CacheKey, make_cache_key
+from tuner.processors import usable_cpus
+from tuner.workload import model_signature
+
+if TYPE_CHECKING:
+    from tuner.tuning import Work
+    from tuner.validators import Stack
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+OPTIONS = (
+    click.argument("model_file", metavar="MODEL.xml", type=click.Path(path_type=Path)),
+    click.option(
+        "--num-envs",
+        type=click.IntRange(1, 10**7),
+        required=True,
+        help="Environments in one step.",
+    ),
+    click.option(
+        "--nthread",
+        type=click.IntRange(1, 4096),
+        default=usable_cpus,
+        show_default="the CPUs this process may use",
+        help="Threads of the pool.",
+    ),
+    click.option(
+        "--nstep",
+        type=click.IntRange(1, 10**6),
+        default=5,
+        show_default=True,
+        help="Physics steps in one step of the pool.",
+    ),
+    click.option(
+        "--dtype",
+        type=click.Choice(["float32", "float64"]),
+        default="float64",
+        show_default=True,
+        help="Scalar type of the environments.",
+    ),
+    click.option(
+        "--post-step-forward-sensor",
+        is_flag=True,
+        help="End a step with a forward pass for its sensors.",
+    ),
+    click.option(
+        "--pool",
+        "pool_name",
+        type=click.Choice(["rollout", "batch-env"]),
+        default="rollout",
+        show_default=True,
+        help="What steps the environments.",
+    ),
+)
+
+
+def work_options(command: Command) -> Command:
+    """Add MODEL.xml and the options of the run parameters."""
+    for option in reversed(OPTIONS):
+        command = option(command)
+    return command
+
+
+class Asked(NamedTuple):
+    """The work that a command was called for."""
+
+    model: Any
+    key: CacheKey
+    here: Stack
+    pool_name: str
+    model_file: Path
+
+
+def asked(
+    *,
+    model_file: Path,
+    num_envs: int,
+    nthread: int,
+    nstep: int,
+    dtype: str,
+    post_step_forward_sensor: bool,
+    pool_name: str,
+) -> Asked:
+    """Load the model and make the key that `work_options` describe."""
+    from tuner.model_file import load_model
+    from tuner.pools import pool_class
+    from tuner.validators import stack_of_class
+
+    model = load_model(model_file)
+    key = make_cache_key(
+        backend_type="mujoco",
+        model_sig=model_signature(model, 1),
+        device=device_fingerprint(),
+        num_envs=num_envs,
+        nthread=nthread,
+        dtype=dtype,
+        post_step_forward_sensor=post_step_forward_sensor,
+        bench_nsteps=nstep,
+    )
+    return Asked(model, key, stack_of_class(pool_class(pool_name)), pool_name, model_file)
+
+
+MOTION_SEED = 0
+"""Every tuning of a model times the same moved states: the work is a part of what is compared."""
+
+
+@contextmanager
+def opened(what: Asked) -> Iterator[Work]:
+    """Make the pool and what it is to step; the pool is closed at the end."""
+    from tuner.model_file import captured_warnings
+    from tuner.motion import WORK_MOVED, moved_state
+    from tuner.pools import POOLS
+    from tuner.tuning import Work
+
+    facts = what.key.facts
+    # MuJoCo would write its warnings to a file in the working directory.
+    with (
+        captured_warnings(),
+        POOLS[what.pool_name](what.model, nbatch=facts.num_envs, nthread=facts.nthread) as pool,
+    ):
+        click.echo(f"preparing: {facts.num_envs} environments fall and move", err=True)
+        state, control = moved_state(
+            what.model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
+        )
+        yield Work(pool, state, control, WORK_MOVED)

@@ -1,0 +1,74 @@
+"""The columns that a key's facts have: which, of what type, and how much each one matters.
+
+One list for all that goes by fields: writing a key, finding its nearest relative, explaining
+what differs. docs/adding-a-field.md says what else a new one needs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Field(NamedTuple):
+    """A fact of a key that has a column of its own."""
+
+    kind: type
+    weight: float
+    """How far apart two keys are that differ in it, for the search of a near relative."""
+
+
+COUNT = Field(int, 3)
+SETTING = Field(int, 1)
+NAME = Field(str, 1)
+
+MODEL_FIELDS = {
+    "nq": COUNT,
+    "nv": COUNT,
+    "nbody": COUNT,
+    "njnt": COUNT,
+    "nu": COUNT,
+    "ngeom": COUNT,
+    "nsensordata": Field(int, 1),
+    "n_variants": COUNT,
+    "integrator": NAME,
+    "solver": NAME,
+    "cone": NAME,
+    "jacobian": NAME,
+    "iterations": SETTING,
+    "ls_iterations": SETTING,
+    "noslip_iterations": SETTING,
+    "ccd_iterations": SETTING,
+    "disableflags": SETTING,
+    "enableflags": SETTING,
+    "ntendon": SETTING,
+    "neq": SETTING,
+    "npair": SETTING,
+    "nmesh": SETTING,
+    "nhfield": SETTING,
+    "nplugin": SETTING,
+    "nflex": SETTING,
+}
+DEVICE_FIELDS = {
+    "system": Field(str, 1),
+    "machine": Field(str, 4),
+    "cpu_count": Field(int, 1),
+    "cpu_model": Field(str, 3),
+    "usable_cpus": Field(int, 2),
+    "cpu_quota": Field(float, 2),
+    "threads_per_core": Field(int, 1),
+    "unequal_cores": Field(bool, 2),
+    "numa_nodes": Field(int, 1),
+}
+RUN_PARAMETERS = {
+    "backend_type": Field(str, 4),
+    "num_envs": Field(int, 1),
+    "nthread": Field(int, 2),
+    "dtype": Field(str, 1),
+    "post_step_forward_sensor": Field(bool, 1),
+    "bench_nsteps": Field(int, 1),
+}
+
+
+def storable_text(text: str) -> str:
+    """Write a text so that a database can hold it: file names may hold bytes that are no text."""
+    return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
