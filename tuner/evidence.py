@@ -14,18 +14,12 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tuner.candidates import native_chunk_size
-from tuner.curve import Fit, Learned, fit
+from tuner.curve import ITERATIONS, Fit, Learned, fit
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 WORTH = 0.002
 """The smallest gain worth leaving the default for, as a share of the default's time."""
@@ -132,7 +126,7 @@ def weigh(
     work: Work,
     others: Iterable[Candidate] = (),
     *,
-    tolerance: float = 0.0,
+    iterations: int = ITERATIONS,
     learned: Learned | None = None,
 ) -> Evidence | None:
     """Fit the samples and add up the duels; None if the default has no sample.
@@ -141,7 +135,7 @@ def weigh(
         samples: as `usable_samples` gives them.
         work: what the samples timed.
         others: candidates without samples, for which the fit should say what to expect.
-        tolerance: of the fit's scales, as a share of them.
+        iterations: how often the fit finds its scales anew.
         learned: what a fit of all but the latest samples found.
     """
     counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
@@ -153,15 +147,12 @@ def weigh(
     candidates = (NATIVE_DEFAULT, *rest)
     index = {c: k for k, c in enumerate(candidates)}
     sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
-    chunks = np.array(sizes, dtype=np.float64)
-    which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
-    logs = np.log([s.nanoseconds / s.steps for s in samples])
     fitted = fit(
-        chunks,
-        np.array([work.idle(c) for c in sizes]),
-        which,
-        logs,
-        tolerance=tolerance,
+        tuple(sizes),
+        tuple([work.idle(c) for c in sizes]),
+        [index[s.candidate] for s in samples],
+        [math.log(s.nanoseconds / s.steps) for s in samples],
+        iterations=iterations,
         learned=learned,
     )
     return Evidence(
@@ -196,26 +187,23 @@ def duel_differences(samples: Sequence[Sample]) -> dict[Candidate, list[float]]:
 
 def _duel(differences: Sequence[float], noise: float) -> Duel:
     """The mean difference with its 95 % interval, far-off pairs set aside."""
-    pairs = np.array(differences)
+    ordered, n = sorted(differences), len(differences)
+    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     expected = math.sqrt(2.0) * noise
-    kept = pairs[np.abs(pairs - np.median(pairs)) <= OUTLIER * expected]
+    kept = [pair for pair in ordered if abs(pair - median) <= OUTLIER * expected]
     if len(kept) < 2:
         return NO_DUEL
     freedom = NOISE_WEIGHT + len(kept) - 1
-    mean = float(kept.mean())
-    squares = NOISE_WEIGHT * expected**2 + float(np.sum((kept - mean) ** 2))
+    mean = math.fsum(kept) / len(kept)
+    squares = NOISE_WEIGHT * expected**2 + math.fsum((pair - mean) ** 2 for pair in kept)
     error = math.sqrt(squares / freedom / len(kept))
     reach = t95(freedom) * error
     return Duel(len(kept), mean, mean - reach, mean + reach)
 
 
-_ERF = np.vectorize(math.erf, otypes=[float])
-
-
-def expected_excess(mean: Floats, spread: Floats) -> Floats:
-    """Expected positive part of normal values with this mean and standard deviation."""
-    spread = np.maximum(spread, 1e-12)
+def expected_excess(mean: float, spread: float) -> float:
+    """Expected positive part of a normal value with this mean and standard deviation."""
+    spread = max(spread, 1e-12)
     z = mean / spread
-    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    excess: Floats = mean * 0.5 * (1 + _ERF(z / math.sqrt(2))) + spread * density
-    return excess
+    density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    return mean * 0.5 * (1 + math.erf(z / math.sqrt(2))) + spread * density

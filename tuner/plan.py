@@ -17,25 +17,23 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import Learned
+from tuner.curve import ITERATIONS, Learned
 from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-TOLERANCE = 0.02
-"""Of the fit's scales, for a plan: it goes on from where the last block's ended, and to find
-them more exactly would take longer than a light step."""
+FURTHER_ITERATIONS = 3
+"""Of the fit, for a plan that goes on from where the last block's ended: the scales settle over the
+blocks, and to find them more exactly each time would take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
 FIRST_LIKELY = 4
 """The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
-HOPE = 0.0015
+HOPE = 0.002
 """Exploring goes on while a block is expected to improve the choice by this much."""
 LIKELY_HOPE = 0.02
 """The same while the leader is one that history called a likely winner."""
@@ -103,12 +101,13 @@ def next_block(
         before: the plan of the last block; what its fit learned shortens this one's.
     """
     usable = usable_samples(samples, field.work.native_chunk)
+    learned = before.learned if before else None
     evidence = weigh(
         usable,
         field.work,
         field.candidates,
-        tolerance=TOLERANCE,
-        learned=before.learned if before else None,
+        iterations=FURTHER_ITERATIONS if learned else ITERATIONS,
+        learned=learned,
     )
     everyone = (NATIVE_DEFAULT, *field.candidates)
     if evidence is not None and not field.candidates:
@@ -217,7 +216,7 @@ class _Hopes:
     """What may still be gained, by candidates in the race."""
 
     candidates: tuple[Candidate, ...]
-    improvement: NDArray[np.float64]
+    improvement: tuple[float, ...]
     """How much a few more timings of each are expected to improve the choice."""
     over_default: float
     """Expected gain of the leader over the default, where it is more than is worth it."""
@@ -226,25 +225,23 @@ class _Hopes:
 
     @classmethod
     def of(cls, evidence: Evidence, everyone: Sequence[Candidate]) -> _Hopes:
-        place = [evidence.candidates.index(c) for c in everyone]
-        mean = evidence.fit.mean[place]
-        covariance = evidence.fit.covariance[np.ix_(place, place)]
-        timed = np.array([evidence.counts[k] > 0 for k in place])
-        lead = int(np.argmin(np.where(timed, mean, np.inf)))
-        variance = covariance.diagonal()
-        gap = np.maximum(variance + variance[lead] - 2 * covariance[lead], 0.0)
-        # What timings can teach: all of the doubt if they were exact, less the noisier they are.
-        learnt = gap / np.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
-        improvement = expected_excess(mean[lead] - mean, learnt)
-        improvement[lead] = 0.0
-        spread = math.sqrt(max(float(variance[lead]), 0.0))
+        index = {c: k for k, c in enumerate(evidence.candidates)}
+        place = [index[c] for c in everyone]
+        mean, variance = evidence.fit.mean.tolist(), evidence.fit.covariance.diagonal().tolist()
+        lead = min((k for k in place if evidence.counts[k]), key=mean.__getitem__)
+        with_lead = evidence.fit.covariance[lead].tolist()
+        improvement = []
+        for k in place:
+            gap = max(variance[k] + variance[lead] - 2 * with_lead[k], 0.0)
+            # What timings can teach: all of the doubt if they were exact, less if they are noisy.
+            learnt = gap / math.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
+            improvement.append(expected_excess(mean[lead] - mean[k], learnt) if k != lead else 0.0)
+        spread = math.sqrt(max(variance[lead], 0.0))
         return cls(
             candidates=tuple(everyone),
-            improvement=improvement,
-            over_default=float(
-                expected_excess(np.array([-mean[lead] - WORTH]), np.array([spread]))[0]
-            ),
-            leader=everyone[lead],
+            improvement=tuple(improvement),
+            over_default=expected_excess(-mean[lead] - WORTH, spread),
+            leader=evidence.candidates[lead],
             relative=(
                 math.exp(mean[lead]),
                 math.exp(mean[lead] - 1.96 * spread),
@@ -255,13 +252,10 @@ class _Hopes:
     @property
     def hopeful(self) -> int:
         """Candidates, the leader among them, that may still be worth choosing."""
-        return 1 + int(np.count_nonzero(self.improvement > HOPE / 10))
+        return 1 + sum(gain > HOPE / 10 for gain in self.improvement)
 
     def picks(self) -> list[tuple[Candidate, float]]:
         """Those whose timing promises most, with what it promises."""
-        order = np.argsort(-self.improvement, kind="stable")[:EXPLORE_BLOCK]
-        return [
-            (self.candidates[k], float(self.improvement[k]))
-            for k in order
-            if self.improvement[k] > HOPE / 10
-        ]
+        promising = zip(self.candidates, self.improvement, strict=True)
+        ordered = sorted(promising, key=lambda pair: pair[1], reverse=True)[:EXPLORE_BLOCK]
+        return [(c, gain) for c, gain in ordered if gain > HOPE / 10]
