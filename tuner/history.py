@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import Fit, curves, fit, told
+from tuner.curve import Costs, curves, fit
 from tuner.evidence import (
     FEWEST_PAIRS,
     NO_DUEL,
@@ -57,8 +57,8 @@ PASSES = 3
 """In which that is found out, beside what all runs say."""
 NOISE_TIMINGS = 8.0
 """How many timings the noise of all runs together counts for in the noise of one."""
-FIT_TOLERANCE = 0.1
-"""Of the scales of one run's fit: what it says of the costs hangs little on them."""
+FIT_ITERATIONS = 4
+"""Of one run's fit: what it says of the costs hangs little on its scales."""
 CLEARLY = 3.0
 """Standard errors between the gains of two runs that make them a contradiction."""
 ENOUGH_SECONDS = 30.0
@@ -143,7 +143,7 @@ class Report:
     """Those it timed, the native default first whether timed or not."""
     counts: tuple[int, ...]
     information: Floats
-    """Shape (candidates, candidates); `curve.told`."""
+    """Shape (candidates, candidates), as `curve.Fit` has it."""
     score: Floats
     """Shape (candidates,)."""
     noise2: float
@@ -173,30 +173,31 @@ def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> 
         return None
     sizes = sizes[usable]
     timed = np.union1d(sizes, [0])
-    which = np.searchsorted(timed, sizes)
-    logs = np.log(timings.nanoseconds[usable] / timings.steps[usable])
+    which = np.searchsorted(timed, sizes).tolist()
+    logs = np.log(timings.nanoseconds[usable] / timings.steps[usable]).tolist()
     candidates = tuple(Candidate(c or None) for c in timed.tolist())
-    fitted = fit(*_axes(candidates, work), which, logs, tolerance=FIT_TOLERANCE)
+    fitted = fit(*_axes(candidates, work), which, logs, iterations=FIT_ITERATIONS)
     learned = fitted.learned
-    assert learned is not None
-    information, score = told(which, logs, learned)
-    pairs = duel_pairs(which, timings.round[usable], timings.order[usable], logs)
+    rounds, orders = timings.round[usable].tolist(), timings.order[usable].tolist()
+    pairs = duel_pairs(which, rounds, orders, logs)
     return Report(
         candidates=candidates,
         counts=tuple(np.bincount(which, minlength=len(timed)).tolist()),
-        information=information,
-        score=score,
+        information=fitted.information,
+        score=fitted.score,
         noise2=fitted.noise**2,
         bumps=learned.bump2 / learned.bump_w,
         curve2=learned.curve2,
         costs=fitted.mean,
-        pairs={candidates[k]: d for k, d in pairs.items()},
+        pairs={candidates[k]: np.array(d) for k, d in pairs.items()},
     )
 
 
-def _axes(candidates: Sequence[Candidate], work: Work) -> tuple[Floats, Floats]:
+def _axes(
+    candidates: Sequence[Candidate], work: Work
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
     sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
-    return np.array(sizes), np.array([work.idle(c) for c in sizes])
+    return tuple(sizes), tuple([work.idle(c) for c in sizes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,9 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         seen[at] += timed
         counts[k, at] = r.counts
     own_bump = np.where(seen > 0, bumps / np.maximum(seen, 1), bumps.sum() / seen.sum())
-    trend, smooth = curves(*_axes(candidates, work), np.flatnonzero(seen))
+    chunks, idle = _axes(candidates, work)
+    known = [math.log(c) for c in chunks if c > 0]
+    trend, smooth = curves(chunks, idle, known[0] if known else 0.0)
     prior = trend + np.mean([r.curve2 for r in reports]) * smooth + np.diag(own_bump)
     weights, mean, covariance = _integrated(information, score, prior)
     for _ in range(PASSES):
@@ -269,7 +272,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         evidence=Evidence(
             candidates=candidates,
             counts=tuple(counts.sum(axis=0).tolist()),
-            fit=Fit(
+            fit=Costs(
                 mean=relative @ mean,
                 covariance=relative @ covariance @ relative.T,
                 noise=math.sqrt(common),
@@ -353,7 +356,7 @@ class _RunDuel:
         kept = pairs[np.abs(pairs - expected) <= OUTLIER * math.sqrt(variance)]
         mean = float(kept.mean()) if len(kept) else 0.0
         return cls(
-            alone=judged_duel(pairs, math.sqrt(0.5 * variance)),
+            alone=judged_duel(pairs.tolist(), math.sqrt(0.5 * variance)),
             pairs=len(kept),
             mean=mean,
             squares=float(np.sum((kept - mean) ** 2)) / variance,

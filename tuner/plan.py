@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import Learned
+from tuner.curve import ITERATIONS, Learned
 from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
 from tuner.history import Report, Timings, pool_reports, report
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
@@ -25,11 +25,9 @@ from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-TOLERANCE = 0.02
-"""Of the fit's scales, for a plan: it goes on from where the last block's ended, and to find
-them more exactly would take longer than a light step."""
+FURTHER_ITERATIONS = 3
+"""Of the fit, for a plan that goes on from where the last block's ended: the scales settle over the
+blocks, and to find them more exactly each time would take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
 FIRST_LIKELY = 2
@@ -136,9 +134,7 @@ def next_block(
         cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf))
     if block and not _is_duel(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
-    return Outlook(
-        block, hopes.hopeful, hopes.leader, hopes.relative, evidence.fit.learned, cut_short
-    )
+    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.learned, cut_short)
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,12 +156,13 @@ def _evidence(
 ) -> tuple[Evidence | None, _Own]:
     """What is known by now, earlier runs included, and how much of it this run has taken."""
     if not field.earlier:
+        learned = before.learned if before else None
         evidence = weigh(
             usable,
             field.work,
             field.candidates,
-            tolerance=TOLERANCE,
-            learned=before.learned if before else None,
+            iterations=FURTHER_ITERATIONS if learned else ITERATIONS,
+            learned=learned,
         )
         duels = evidence.duels.items() if evidence else ()
         return evidence, _Own.of(len(usable), {c: duel.pairs for c, duel in duels})
@@ -189,7 +186,7 @@ def _confirming(
         block = _duel_block(winner, duel.pairs)
     else:
         return None
-    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.fit.learned)
+    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.learned)
 
 
 def _block(
@@ -289,7 +286,7 @@ class _Hopes:
     """What may still be gained, by candidates in the race."""
 
     candidates: tuple[Candidate, ...]
-    improvement: NDArray[np.float64]
+    improvement: tuple[float, ...]
     """How much a few more timings of each are expected to improve the choice."""
     over_default: float
     """Expected gain of the leader over the default, where it is more than is worth it."""
@@ -300,32 +297,30 @@ class _Hopes:
     def of(
         cls, evidence: Evidence, everyone: Sequence[Candidate], likely: Sequence[Candidate] = ()
     ) -> _Hopes:
-        place = [evidence.candidates.index(c) for c in everyone]
-        mean = evidence.fit.mean[place]
-        covariance = evidence.fit.covariance[np.ix_(place, place)]
-        timed = np.array([evidence.counts[k] > 0 for k in place])
-        lead = int(np.argmin(np.where(timed, mean, np.inf)))
-        variance = covariance.diagonal()
-        for c in likely:
+        index = {c: k for k, c in enumerate(evidence.candidates)}
+        place = [index[c] for c in everyone]
+        mean, variance = evidence.fit.mean.tolist(), evidence.fit.covariance.diagonal().tolist()
+        lead = min((k for k in place if evidence.counts[k]), key=mean.__getitem__)
+        covariance = evidence.fit.covariance
+        for k in (index[c] for c in likely if c in everyone and c != NATIVE_DEFAULT):
             # An old winner is believed until the timings speak against it: it has its duel yet.
-            k = everyone.index(c) if c in everyone and c != NATIVE_DEFAULT else lead
             doubt = math.sqrt(max(variance[k] + variance[lead] - 2 * covariance[lead, k], 0.0))
-            if timed[k] and mean[k] - mean[lead] <= doubt:
+            if evidence.counts[k] and mean[k] - mean[lead] <= doubt:
                 lead = k
                 break
-        gap = np.maximum(variance + variance[lead] - 2 * covariance[lead], 0.0)
-        # What timings can teach: all of the doubt if they were exact, less the noisier they are.
-        learnt = gap / np.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
-        improvement = expected_excess(mean[lead] - mean, learnt)
-        improvement[lead] = 0.0
-        spread = math.sqrt(max(float(variance[lead]), 0.0))
+        with_lead = covariance[lead].tolist()
+        improvement = []
+        for k in place:
+            gap = max(variance[k] + variance[lead] - 2 * with_lead[k], 0.0)
+            # What timings can teach: all of the doubt if they were exact, less if they are noisy.
+            learnt = gap / math.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
+            improvement.append(expected_excess(mean[lead] - mean[k], learnt) if k != lead else 0.0)
+        spread = math.sqrt(max(variance[lead], 0.0))
         return cls(
             candidates=tuple(everyone),
-            improvement=improvement,
-            over_default=float(
-                expected_excess(np.array([-mean[lead] - WORTH]), np.array([spread]))[0]
-            ),
-            leader=everyone[lead],
+            improvement=tuple(improvement),
+            over_default=expected_excess(-mean[lead] - WORTH, spread),
+            leader=evidence.candidates[lead],
             relative=(
                 math.exp(mean[lead]),
                 math.exp(mean[lead] - 1.96 * spread),
@@ -336,13 +331,10 @@ class _Hopes:
     @property
     def hopeful(self) -> int:
         """Candidates, the leader among them, that may still be worth choosing."""
-        return 1 + int(np.count_nonzero(self.improvement > HOPE / 10))
+        return 1 + sum(gain > HOPE / 10 for gain in self.improvement)
 
     def picks(self) -> list[tuple[Candidate, float]]:
         """Those whose timing promises most, with what it promises."""
-        order = np.argsort(-self.improvement, kind="stable")[:EXPLORE_BLOCK]
-        return [
-            (self.candidates[k], float(self.improvement[k]))
-            for k in order
-            if self.improvement[k] > HOPE / 10
-        ]
+        promising = zip(self.candidates, self.improvement, strict=True)
+        ordered = sorted(promising, key=lambda pair: pair[1], reverse=True)[:EXPLORE_BLOCK]
+        return [(c, gain) for c, gain in ordered if gain > HOPE / 10]
