@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -149,9 +149,7 @@ def fit(
     """
     n, m = len(which), len(chunks)
     kind = {k: place for place, k in enumerate(sorted(set(which)))}
-    timed = [math.log(chunks[k]) for k in kind if chunks[k] > 0]
-    middle = sum(timed) / max(len(timed), 1)
-    trend, smooth = curves(chunks, idle, math.log(chunks[0]) if chunks[0] > 0 else middle)
+    trend, smooth = curves(chunks, idle, kind)
     seen, kinds = np.array(list(kind)), len(kind)
     smooth_s = smooth.take(seen, 0).take(seen, 1)
     place = np.array([kind[k] for k in which])
@@ -315,11 +313,27 @@ def _chain(own: Sequence[float], link: Sequence[float]) -> tuple[Floats, Floats,
     return np.sqrt(variance[::-1]), np.array(place[::-1]), np.array(step_v[::-1])
 
 
-@lru_cache(maxsize=4)
 def curves(
+    chunks: tuple[float, ...], idle: tuple[float, ...], seen: Iterable[int]
+) -> tuple[Floats, Floats]:
+    """The prior covariance of the trend, and of the smooth deviation from it at scale 1.
+
+    Args:
+        chunks: as for `fit`.
+        idle: likewise.
+        seen: candidates that were timed, in ascending order.
+    """
+    if chunks[0] > 0:
+        return _curves(chunks, idle, math.log(chunks[0]))
+    timed = [math.log(chunks[k]) for k in seen if chunks[k] > 0]
+    return _curves(chunks, idle, sum(timed) / max(len(timed), 1))
+
+
+@lru_cache(maxsize=4)
+def _curves(
     chunks: tuple[float, ...], idle: tuple[float, ...], origin: float
 ) -> tuple[Floats, Floats]:
-    """The prior covariance of the trend, and of the smooth deviation from it at scale 1."""
+    """The same for trends that turn about this log(chunk); a race asks for it at every block."""
     known = np.isfinite(chunks)
     sizes = np.where(known, chunks, 1.0)
     x = np.log(sizes) - origin

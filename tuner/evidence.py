@@ -122,6 +122,11 @@ class Work:
         rounds = math.ceil(math.ceil(self.num_envs / chunk_size) / self.nthread)
         return math.log(rounds * chunk_size * self.nthread / self.num_envs)
 
+    def axes(self, candidates: Iterable[Candidate]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Chunk size of each, as far as known, and what it leaves idle: where a fit sees it."""
+        sizes = [float(c.chunk_size or self.native_chunk or math.nan) for c in candidates]
+        return tuple(sizes), tuple([self.idle(size) for size in sizes])
+
 
 def weigh(
     samples: Sequence[Sample],
@@ -148,12 +153,10 @@ def weigh(
     rest = sorted((c for c in counts if c != NATIVE_DEFAULT), key=lambda c: c.chunk_size or 0)
     candidates = (NATIVE_DEFAULT, *rest)
     index = {c: k for k, c in enumerate(candidates)}
-    sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
     which = [index[s.candidate] for s in samples]
     logs = [math.log(s.nanoseconds / s.steps) for s in samples]
     fitted = fit(
-        tuple(sizes),
-        tuple([work.idle(c) for c in sizes]),
+        *work.axes(candidates),
         which,
         logs,
         iterations=iterations,

@@ -154,7 +154,7 @@ class Report:
     """Square of the curve's scale, likewise."""
     costs: Floats
     """Shape (candidates,): log of the time over the default's, as the run alone sees it."""
-    pairs: dict[Candidate, Floats]
+    pairs: dict[Candidate, list[float]]
     """Of its duels."""
 
 
@@ -176,7 +176,7 @@ def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> 
     which = np.searchsorted(timed, sizes).tolist()
     logs = np.log(timings.nanoseconds[usable] / timings.steps[usable]).tolist()
     candidates = tuple(Candidate(c or None) for c in timed.tolist())
-    fitted = fit(*_axes(candidates, work), which, logs, iterations=FIT_ITERATIONS)
+    fitted = fit(*work.axes(candidates), which, logs, iterations=FIT_ITERATIONS)
     learned = fitted.learned
     rounds, orders = timings.round[usable].tolist(), timings.order[usable].tolist()
     pairs = duel_pairs(which, rounds, orders, logs)
@@ -189,15 +189,8 @@ def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> 
         bumps=learned.bump2 / learned.bump_w,
         curve2=learned.curve2,
         costs=fitted.mean,
-        pairs={candidates[k]: np.array(d) for k, d in pairs.items()},
+        pairs={candidates[k]: d for k, d in pairs.items()},
     )
-
-
-def _axes(
-    candidates: Sequence[Candidate], work: Work
-) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
-    return tuple(sizes), tuple([work.idle(c) for c in sizes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,9 +234,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         seen[at] += timed
         counts[k, at] = r.counts
     own_bump = np.where(seen > 0, bumps / np.maximum(seen, 1), bumps.sum() / seen.sum())
-    chunks, idle = _axes(candidates, work)
-    known = [math.log(c) for c in chunks if c > 0]
-    trend, smooth = curves(chunks, idle, known[0] if known else 0.0)
+    trend, smooth = curves(*work.axes(candidates), np.flatnonzero(seen).tolist())
     prior = trend + np.mean([r.curve2 for r in reports]) * smooth + np.diag(own_bump)
     weights, mean, covariance = _integrated(information, score, prior)
     for _ in range(PASSES):
@@ -352,14 +343,15 @@ class _RunDuel:
     """Of one pair, by the run's noise."""
 
     @classmethod
-    def of(cls, pairs: Floats, expected: float, variance: float) -> _RunDuel:
-        kept = pairs[np.abs(pairs - expected) <= OUTLIER * math.sqrt(variance)]
-        mean = float(kept.mean()) if len(kept) else 0.0
+    def of(cls, pairs: Sequence[float], expected: float, variance: float) -> _RunDuel:
+        reach = OUTLIER * math.sqrt(variance)
+        kept = [pair for pair in pairs if abs(pair - expected) <= reach]
+        mean = math.fsum(kept) / max(len(kept), 1)
         return cls(
-            alone=judged_duel(pairs.tolist(), math.sqrt(0.5 * variance)),
+            alone=judged_duel(pairs, math.sqrt(0.5 * variance)),
             pairs=len(kept),
             mean=mean,
-            squares=float(np.sum((kept - mean) ** 2)) / variance,
+            squares=math.fsum((pair - mean) ** 2 for pair in kept) / variance,
             variance=variance,
         )
 

@@ -34,7 +34,7 @@ FIRST_LIKELY = 2
 """The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
-HOPE = 0.0015
+HOPE = 0.002
 """Exploring goes on while a block is expected to improve the choice by this much."""
 LIKELY_HOPE = 0.02
 """The same while the leader is one that history called a likely winner."""
