@@ -117,7 +117,7 @@ def next_block(
     if evidence is not None and not field.candidates:
         return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     timed = 0 if evidence is None else sum(count > 0 for count in evidence.counts)
-    if evidence is not None and field.confirm and timed <= 2 and len(field.candidates) > 1:
+    if field.confirm and timed <= 2 and len(field.candidates) > 1:
         outlook = _confirming(field.confirm, evidence, everyone)
         if outlook:
             return outlook
@@ -175,9 +175,11 @@ def _evidence(
 
 
 def _confirming(
-    winner: Candidate, evidence: Evidence, everyone: tuple[Candidate, ...]
+    winner: Candidate, evidence: Evidence | None, everyone: tuple[Candidate, ...]
 ) -> Outlook | None:
     """A short duel of an old winner, to stop if it is proven; None if it has not come true."""
+    if evidence is None:
+        return Outlook(_duel_block(winner, 0), len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     duel, hopes = evidence.duels.get(winner, NO_DUEL), _Hopes.of(evidence, everyone)
     if duel.proven:
         block = STOP
