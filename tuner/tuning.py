@@ -21,7 +21,7 @@ from tuner.answers import Miss, Outcome, Relative
 from tuner.candidates import filter_candidates, make_candidates
 from tuner.circumstances import circumstances
 from tuner.errors import ArgumentError, DatabaseError
-from tuner.history import judge_runs
+from tuner.history import VERIFY, judge_runs
 from tuner.keys import CacheKey
 from tuner.pools import Pool
 from tuner.race import Progress, race_chunk_sizes
@@ -120,7 +120,7 @@ def measure_and_save(
         return Run(
             started=started,
             finished=datetime.now(UTC),
-            plan=PLAN,
+            plan=VERIFY if history.occasion == "verify" else PLAN,
             work=work.description,
             stack=here,
             occasion=history.occasion,
@@ -133,6 +133,8 @@ def measure_and_save(
         )
 
     chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
+    if history.occasion == "verify":
+        chunks = _choice_of(file, key, here)
     try:
         race = race_chunk_sizes(
             work.pool,
@@ -200,6 +202,15 @@ def _history(file: Path, key: CacheKey, here: Stack, miss: Miss) -> _History:
         return _History(miss.occasion)
     near = nearest(file, key, here)
     return _History("new") if near is None else _History(near.occasion_for(key), near)
+
+
+def _choice_of(file: Path, key: CacheKey, here: Stack) -> list[int]:
+    """List the one candidate that a check times beside the default."""
+    answer = find_answer(file, key, key.facts.num_envs, here)
+    if isinstance(answer, Miss) or answer.chunk_size is None:
+        why = answer.reason if isinstance(answer, Miss) else "its choice is the default itself"
+        raise ArgumentError(f"there is nothing to verify: {why}; `tuner tune` measures")
+    return [answer.chunk_size]
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:

@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 METHOD = "race 1"
 """This code's way of measuring. It changes when timings before and after do not compare."""
 
+POLICIES = ("exact", "same minor", "ignore")
+
 
 class Stack(NamedTuple):
     """A software stack: the validators of a verdict. None is unknown."""

@@ -255,7 +255,7 @@ def views() -> None:
                verdict.gain, verdict.gain_low, verdict.gain_high,
                (SELECT count(*) FROM run WHERE run.key_id = tuning_key.key_id) AS runs,
                (SELECT sum(run.samples) FROM run WHERE run.key_id = tuning_key.key_id) AS samples,
-               verdict.stack, verdict.last_measured_utc
+               verdict.pool, verdict.stack, verdict.last_measured_utc
         FROM tuning_key
         LEFT JOIN model ON model.model_id = tuning_key.model_id
         LEFT JOIN device ON device.device_id = tuning_key.device_id

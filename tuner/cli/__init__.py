@@ -14,6 +14,7 @@ import click
 import tuner
 from tuner.cli.database import db
 from tuner.cli.doctor import doctor
+from tuner.cli.keys import forget, pin, unpin, verify
 from tuner.cli.options import Failing, database_option_of_all
 from tuner.cli.show import list_keys, show
 from tuner.cli.tune import tune
@@ -43,6 +44,10 @@ def main() -> None:
 
 main.add_command(tune)
 main.add_command(why)
+main.add_command(verify)
+main.add_command(pin)
+main.add_command(unpin)
+main.add_command(forget)
 main.add_command(list_keys)
 main.add_command(show)
 main.add_command(db)

@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
 import click
 
 from tuner.cli.options import FINDING, Failing, database_option, existing, print_json
+from tuner.cli.progress import showing
+from tuner.cli.tables import print_table
 from tuner.paths import cache_path
+from tuner.validators import POLICIES, Stack
+
+VALIDATORS = Stack._fields
 
 
 @click.group(cls=Failing)
@@ -93,3 +103,175 @@ def repair(database: str | None) -> None:
     for table, rows in done.kept.items():
         refused = done.refused[table]
         click.echo(f"{table}: {rows} rows kept" + (f", {refused} refused" if refused else ""))
+
+
+@db.command()
+@click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
+@database_option
+def backup(copy: Path, database: str | None) -> None:
+    """Write a consistent copy to FILE, while others go on writing. Overwrites nothing.
+
+    \b
+    Example:
+      tuner db backup tuning-2026-01-31.db
+    """
+    from tuner.store.backup import back_up
+
+    file = existing(database)
+    back_up(file, copy)
+    click.echo(f"{copy}: a copy of {file}, {copy.stat().st_size:,} bytes")
+
+
+@db.command()
+@database_option
+def vacuum(database: str | None) -> None:
+    """Give the space of what was removed back to the disk.
+
+    \b
+    Example:
+      tuner db vacuum
+    """
+    from tuner.store.upkeep import vacuum as vacuum_file
+
+    file = existing(database)
+    before, now = vacuum_file(file)
+    click.echo(f"{file}: {before:,} -> {now:,} bytes")
+
+
+@db.command()
+@database_option
+def recompute(database: str | None) -> None:
+    """Make all verdicts anew from the samples.
+
+    \b
+    Example:
+      tuner db recompute
+    """
+    from tuner.history import judge_runs
+    from tuner.store.ledger import recompute as recompute_file
+
+    file = existing(database)
+    count = recompute_file(file, judge_runs, showing("judging"))
+    click.echo(f"{file}: the verdicts of {count} keys are made anew")
+
+
+@db.command()
+@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Runs older than.")
+@click.option(
+    "--keep-runs", type=click.IntRange(min=1), metavar="N", help="All but N newest runs of a key."
+)
+@click.option(
+    "--max-size",
+    type=click.FloatRange(min=0),
+    metavar="MB",
+    help="The oldest until so small.",
+)
+@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what goes.")
+@database_option
+def prune(
+    older_than: float | None,
+    keep_runs: int | None,
+    max_size: float | None,
+    yes: bool,
+    as_json: bool,
+    database: str | None,
+) -> None:
+    """Say which runs are old, many or large enough to go; remove them with --yes.
+
+    Verdicts are made anew from what is left. A key that loses all of its runs is forgotten,
+    unless it is pinned.
+
+    \b
+    Example:
+      tuner db prune --older-than 365 --keep-runs 20
+    """
+    from tuner.history import judge_runs
+    from tuner.store.upkeep import plan_pruning
+    from tuner.store.upkeep import prune as prune_file
+
+    if older_than is None and keep_runs is None and max_size is None:
+        raise click.UsageError("say what is to go: --older-than, --keep-runs or --max-size")
+    file = existing(database)
+    pruning = plan_pruning(
+        file,
+        older_than=None if older_than is None else timedelta(days=older_than),
+        keep_runs=keep_runs,
+        most_bytes=None if max_size is None else int(max_size * 1e6),
+    )
+    if yes and pruning.run_ids:
+        prune_file(file, pruning, judge_runs)
+    if as_json:
+        print_json({"done": yes, **dataclasses.asdict(pruning)})
+        return
+    click.echo(
+        f"{'removed' if yes else 'would remove'} {len(pruning.run_ids)} runs with "
+        f"{pruning.samples} samples of {len(pruning.keys)} keys; "
+        f"{len(pruning.gone)} keys {'are' if yes else 'would be'} forgotten"
+    )
+    if not yes and pruning.run_ids:
+        click.echo("nothing was changed: --yes does it")
+
+
+@db.command()
+@click.argument("name", required=False, type=click.Choice(VALIDATORS))
+@click.argument("policy", required=False, type=click.Choice(POLICIES))
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the policies.")
+@database_option
+def policy(name: str | None, policy: str | None, as_json: bool, database: str | None) -> None:
+    """Show how strictly each validator counts, or set one and make the verdicts anew.
+
+    A verdict answers where its software stack agrees: "exact" to the letter, "same minor" in
+    the first two parts of the version, "ignore" whatever it is.
+
+    \b
+    Example:
+      tuner db policy mujoco_version exact
+    """
+    from tuner.history import judge_runs
+    from tuner.store.upkeep import read_policies, set_policy
+
+    file = existing(database)
+    if name and not policy:
+        raise click.UsageError(f"say which policy {name} is to have: {', '.join(POLICIES)}")
+    if name and policy:
+        set_policy(file, name, policy, judge_runs)
+    policies = read_policies(file)
+    if as_json:
+        print_json(policies)
+        return
+    print_table([("validator", "left"), ("policy", "left")], sorted(policies.items()))
+
+
+@db.command()
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: the figures.")
+@database_option
+def stats(as_json: bool, database: str | None) -> None:
+    """Add up what is stored, what was looked up, and what that saved.
+
+    \b
+    Example:
+      tuner db stats
+    """
+    from tuner.store.upkeep import read_stats
+
+    found = read_stats(existing(database))
+    if as_json:
+        print_json(found)
+        return
+    for name, value in {
+        **found,
+        **{f"lookups: {k}": n for k, n in found["lookups"].items()},
+    }.items():
+        if name != "lookups":
+            click.echo(f"{name.replace('_', ' '):<20} {_figure(name, value)}")
+
+
+def _figure(name: str, value: Any) -> str:
+    if value is None:
+        return "none yet"
+    if name.endswith("_rate"):
+        return f"{100 * value:.1f} %"
+    if name.endswith("_seconds"):
+        return f"{value:.1f} s"
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"

@@ -88,6 +88,27 @@ def existing(database: str | None) -> Path:
     return file
 
 
+def the_key(file: Path, prefix: str) -> str:
+    """Find the one key that starts with a text.
+
+    Raises:
+        click.ClickException: if none does, or several do.
+    """
+    from tuner.store.views import find_keys
+
+    found = find_keys(file, prefix)
+    if prefix in found:
+        return prefix
+    if not found:
+        raise click.ClickException(f"no key starts with {prefix!r}: `tuner list` shows all")
+    if len(found) > 1:
+        few = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
+        raise click.ClickException(
+            f"{len(found)} keys start with {prefix!r}: {few}; give more of it"
+        )
+    return found[0]
+
+
 def print_json(value: Any) -> None:
     """Print what a program is to read."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import click
 
@@ -14,6 +14,8 @@ from tuner.cli.tables import relative
 
 if TYPE_CHECKING:
     from tuner.race import Progress
+
+Item = TypeVar("Item")
 
 LINE_EVERY_S = 2.0
 TICKS = 1000
@@ -66,3 +68,14 @@ def _standing(progress: Progress) -> str:
             f"({low} to {relative(progress.high)})"
         )
     return f"{progress.survivors} in the race, {leader}, {left:.1f} s left"
+
+
+def showing(deed: str) -> Callable[[Sequence[Item]], Iterator[Item]]:
+    """Show on a terminal how far something goes through a list; elsewhere it is silent."""
+
+    def through(items: Sequence[Item]) -> Iterator[Item]:
+        hidden = not sys.stderr.isatty()
+        with click.progressbar(items, label=deed, file=sys.stderr, hidden=hidden) as bar:
+            yield from bar
+
+    return through

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from tuner.cli.options import database_option, existing, print_json
+from tuner.cli.options import database_option, existing, print_json, the_key
 from tuner.cli.tables import (
     candidate_name,
     milliseconds,
@@ -53,8 +53,8 @@ def list_keys(database: str | None, as_json: bool) -> None:
                 Path(row["model_file"] or "").name[:LONGEST_MODEL],
                 str(row["num_envs"] or ""),
                 str(row["nthread"] or ""),
-                candidate_name(row["chunk_size"]) if row["last_measured_utc"] else "none",
-                percent(row["gain"]),
+                candidate_name(row["chunk_size"]) if _answers(row) else "none",
+                percent(row["gain"]) if row["pinned_because"] is None else "",
                 _decided(row),
                 (row["last_measured_utc"] or "")[:10],
             )
@@ -63,7 +63,13 @@ def list_keys(database: str | None, as_json: bool) -> None:
     )
 
 
+def _answers(row: dict[str, Any]) -> bool:
+    return row["last_measured_utc"] is not None or row["pinned_because"] is not None
+
+
 def _decided(row: dict[str, Any]) -> str:
+    if row["pinned_because"] is not None:
+        return "pinned"
     if not row["last_measured_utc"]:
         return "no"
     return "yes" if row["decided"] else f"no: {row['reason']}"
@@ -88,7 +94,7 @@ def show(key: str, database: str | None, as_json: bool) -> None:
     from tuner.store.views import read_key
 
     file = existing(database)
-    facts = read_key(file, _the_key(file, key))
+    facts = read_key(file, the_key(file, key))
     if as_json:
         print_json(facts)
         return
@@ -97,24 +103,8 @@ def show(key: str, database: str | None, as_json: bool) -> None:
     _print_runs(facts["runs"])
 
 
-def _the_key(file: Path, prefix: str) -> str:
-    from tuner.store.views import find_keys
-
-    found = find_keys(file, prefix)
-    if prefix in found:
-        return prefix
-    if not found:
-        raise click.ClickException(f"no key starts with {prefix!r}: `tuner list` shows all")
-    if len(found) > 1:
-        few = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
-        raise click.ClickException(
-            f"{len(found)} keys start with {prefix!r}: {few}; give more of it"
-        )
-    return found[0]
-
-
 def _print_overview(overview: dict[str, Any]) -> None:
-    choice = candidate_name(overview["chunk_size"]) if overview["last_measured_utc"] else "none"
+    choice = candidate_name(overview["chunk_size"]) if _answers(overview) else "none"
     told = overview | {"chunk_size": choice, "decided": _decided(overview)}
     for name in ("gain", "gain_low", "gain_high"):
         told[name] = percent(overview[name]) or None

@@ -80,6 +80,7 @@ class Asked(NamedTuple):
     here: Stack
     pool_name: str
     model_file: Path
+    """Absolute: a later check comes from another folder."""
 
 
 def asked(
@@ -108,7 +109,42 @@ def asked(
         post_step_forward_sensor=post_step_forward_sensor,
         bench_nsteps=nstep,
     )
-    return Asked(model, key, stack_of_class(pool_class(pool_name)), pool_name, model_file)
+    here = stack_of_class(pool_class(pool_name))
+    return Asked(model, key, here, pool_name, model_file.absolute())
+
+
+def asked_again(file: Path, key: str) -> Asked:
+    """Make the work of a stored key again, from its row and its model file.
+
+    Raises:
+        click.ClickException: if it is not this machine's, or its model is gone or has changed,
+            or its pool is not one that a command line can name.
+    """
+    from tuner.store.views import read_key
+
+    row = read_key(file, key)["overview"]
+    pools = {"mujoco.rollout": "rollout", "mujoco_uni.BatchEnvPool": "batch-env"}
+    if not row["model_file"] or row["num_envs"] is None:
+        raise click.ClickException(f"{key} does not say which model file it is of: tune it anew")
+    if row["pool"] not in pools:
+        raise click.ClickException(
+            f"{key} was measured with the pool {row['pool']}, which only its own job can make"
+        )
+    what = asked(
+        model_file=Path(row["model_file"]),
+        num_envs=row["num_envs"],
+        nthread=row["nthread"],
+        nstep=row["bench_nsteps"],
+        dtype=row["dtype"],
+        post_step_forward_sensor=bool(row["post_step_forward_sensor"]),
+        pool_name=pools[row["pool"]],
+    )
+    if what.key != key:
+        raise click.ClickException(
+            f"{key} is of another machine, or its model {row['model_file']} has changed: "
+            f"here it is {what.key}"
+        )
+    return what
 
 
 MOTION_SEED = 0

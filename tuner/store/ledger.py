@@ -84,7 +84,7 @@ def save_run(database: Path, key: str, run: Run, judge: Judge) -> Verdict | None
 
 
 def recompute(
-    database: Path, judge: Judge, progress: Callable[[Iterable[str]], Iterable[str]] = iter
+    database: Path, judge: Judge, progress: Callable[[Sequence[str]], Iterable[str]] = iter
 ) -> int:
     """Make all verdicts anew from the samples, key by key.
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 
 import os
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 
 import sqlalchemy as sa
 
 from tuner.errors import DatabaseError
+from tuner.store.backup import back_up
 from tuner.store.diagnosis import (
     OLDER_REVISIONS,
     REVISION,
@@ -78,6 +80,8 @@ def stored_revision(connection: sa.Connection) -> str | None:
 def upgrade(database: Path) -> tuple[str | None, str]:
     """Bring a file to the schema of this code, making it if it is missing.
 
+    An older file is copied first: `tuning.db.schema-0001-...` beside it is what it was.
+
     Returns:
         The revision before (None for a new file) and the revision now.
 
@@ -96,8 +100,16 @@ def upgrade(database: Path) -> tuple[str | None, str]:
             raise other_revision(database, before)
         if before is None and connection.exec_driver_sql(ANYTHING).scalar():
             raise something_else(database)
+        if before is not None:
+            back_up(database, _backup_of(database, before))
         _run_alembic(connection)
     return before, REVISION
+
+
+def _backup_of(database: Path, revision: str) -> Path:
+    """Name the copy that is kept of a file before it is upgraded."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
+    return database.with_name(f"{database.name}.schema-{revision}-{stamp}")
 
 
 def _run_alembic(connection: sa.Connection) -> None:

@@ -79,3 +79,14 @@ def read_key(database: Path, key: str) -> dict[str, Any]:
                 (key,),
             ),
         }
+
+
+def keys_with_a_choice(database: Path) -> list[str]:
+    """List the keys that chose something else than the default, the longest unmeasured first."""
+    with one_moment(database) as rows:
+        found = rows(
+            "SELECT tuning_key FROM tuning_overview "
+            "WHERE chunk_size IS NOT NULL AND pinned_because IS NULL "
+            "ORDER BY last_measured_utc, tuning_key"
+        )
+    return [row["tuning_key"] for row in found]

@@ -1,0 +1,187 @@
+"""What is done to single keys: `tuner verify`, `tuner pin`, `tuner unpin`, `tuner forget`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from tuner.cli.options import FINDING, database_option, existing, print_json, the_key
+from tuner.cli.progress import race_progress
+from tuner.cli.tables import candidate_name, percent
+from tuner.cli.work import asked_again, opened
+from tuner.records import LARGEST_INTEGER
+from tuner.resolve import GRACE_S, TIME_BUDGET_S
+
+if TYPE_CHECKING:
+    from tuner.answers import Outcome
+    from tuner.cli.work import Asked
+
+
+def _chunk_size(_: click.Context, __: click.Parameter, text: str) -> int | None:
+    if text == "default":
+        return None
+    if text.isascii() and text.isdecimal() and 1 <= int(text) <= LARGEST_INTEGER:
+        return int(text)
+    raise click.BadParameter(f"{text[:40]!r} is neither a whole number of 1 or more nor 'default'")
+
+
+@click.command()
+@click.argument("key")
+@click.argument("chunk_size", metavar="CHUNK", callback=_chunk_size)
+@click.option("--reason", required=True, help="Why; it is told with every hit.")
+@database_option
+def pin(key: str, chunk_size: int | None, reason: str, database: str | None) -> None:
+    """Let a key answer with CHUNK (or "default"), whatever is measured.
+
+    KEY is a digest as `tuner list` prints it; its first characters are enough.
+
+    \b
+    Example:
+      tuner pin k1_3f9a 16 --reason "the job shares its node on Tuesdays"
+    """
+    from tuner.store.upkeep import pin as pin_key
+
+    file = existing(database)
+    name = the_key(file, key)
+    if not reason.strip():
+        raise click.BadParameter("give a reason that helps whoever reads it", param_hint="--reason")
+    pin_key(file, name, chunk_size, reason.strip())
+    click.echo(f"{name} answers {candidate_name(chunk_size)} until `tuner unpin`")
+
+
+@click.command()
+@click.argument("key")
+@database_option
+def unpin(key: str, database: str | None) -> None:
+    """Let a key answer by what was measured again.
+
+    \b
+    Example:
+      tuner unpin k1_3f9a
+    """
+    from tuner.store.upkeep import unpin as unpin_key
+
+    file = existing(database)
+    name = the_key(file, key)
+    if not unpin_key(file, name):
+        raise click.ClickException(f"{name} is not pinned: nothing was changed")
+    click.echo(f"{name} answers by its verdict again")
+
+
+@click.command()
+@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@database_option
+def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
+    """Remove keys with all their runs and samples; asks before.
+
+    \b
+    Example:
+      tuner forget k1_3f9a --yes
+    """
+    from tuner.store.upkeep import forget as forget_keys
+    from tuner.store.views import read_key
+
+    file = existing(database)
+    names = [the_key(file, key) for key in keys]
+    for name in dict.fromkeys(names):
+        overview = read_key(file, name)["overview"]
+        model = Path(overview["model_file"] or "").name or "no model file"
+        click.echo(
+            f"{name}: {model}, {overview['runs']} runs, {overview['samples'] or 0} samples",
+            err=True,
+        )
+    if not yes:
+        click.confirm("forget this?", abort=True, err=True)
+    forget_keys(file, names)
+    click.echo(f"forgotten: {', '.join(dict.fromkeys(names))}")
+
+
+@click.command()
+@click.argument("key", required=False)
+@click.option(
+    "--time-budget",
+    type=click.FloatRange(min=0),
+    metavar="SECONDS",
+    default=TIME_BUDGET_S,
+    show_default=True,
+    help="Seconds of the pool's time for each key.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of keys.")
+@database_option
+def verify(key: str | None, time_budget: float, as_json: bool, database: str | None) -> None:
+    """Time a key's choice against the default again, and record the run.
+
+    A choice that has lost its gain is withdrawn. Without KEY, all keys of this machine that
+    chose something else than the default and whose model file is where it was. Exits with 3 if
+    a choice did not hold, or a key could not be verified.
+
+    \b
+    Example:
+      tuner verify k1_3f9a
+    """
+    from tuner.store.views import keys_with_a_choice
+
+    file = existing(database)
+    names = [the_key(file, key)] if key else keys_with_a_choice(file)
+    told = []
+    for name in names:
+        try:
+            what = asked_again(file, name)
+        except click.ClickException as error:
+            if key:
+                raise
+            told.append({"key": name, "verified": False, "what": error.format_message()})
+            continue
+        outcome = _verify(what, file, time_budget)
+        told.append(
+            {
+                "key": name,
+                "verified": True,
+                "chunk_size": outcome.answer.chunk_size,
+                "gain": outcome.answer.gain,
+                "decided": outcome.answer.decided,
+                "held": outcome.answer.chunk_size is not None and outcome.answer.decided,
+            }
+        )
+    if as_json:
+        print_json(told)
+    for line in told if not as_json else ():
+        click.echo(f"{line['key']}: {_in_words(line)}")
+    if not names and not as_json:
+        click.echo("no key has another choice than the default: there is nothing to verify")
+    if not all(line["verified"] and line["held"] for line in told):
+        click.get_current_context().exit(FINDING)
+
+
+def _in_words(line: dict[str, object]) -> str:
+    if not line["verified"]:
+        return f"not verified: {line['what']}"
+    if line["held"]:
+        gain = line["gain"]
+        return f"{line['chunk_size']} holds, {percent(gain if isinstance(gain, float) else None)}"
+    choice = line["chunk_size"]
+    return "withdrawn: the default stays" if choice is None else f"{choice} is not decided any more"
+
+
+def _verify(what: Asked, file: Path, time_budget: float) -> Outcome:
+    from tuner.answers import Miss
+    from tuner.store.lock import measuring_turn
+    from tuner.tuning import measure_and_save
+
+    with (
+        measuring_turn(time_budget + GRACE_S, unless=lambda: False),
+        opened(what) as work,
+        race_progress() as progress,
+    ):
+        return measure_and_save(
+            what.key,
+            file,
+            work,
+            miss=Miss("a check was asked for", "verify"),
+            time_budget_s=time_budget,
+            model_file=str(what.model_file),
+            progress=progress,
+        )
