@@ -53,11 +53,16 @@ THIN = 2
 """Timings of a candidate in one run that cannot tell whether they were late or it is slow."""
 LATE = 2.5
 """Standard deviations by which such timings may be late and still count in full."""
-PASSES = 3
+PASSES = 2
 """In which that is found out, beside what all runs say."""
-NOISE_TIMINGS = 8.0
+SMALLEST_NOISE = 1e-4
+"""Noise below this is a coincidence."""
+MANY_PAIRS = 12
+"""Pairs of all runs' duels from which the noise is read rather than from the runs' fits: a short
+run cannot tell a few late timings from a noisy machine, all together can."""
+NOISE_TIMINGS = 40.0
 """How many timings the noise of all runs together counts for in the noise of one."""
-FIT_ITERATIONS = 4
+FIT_ITERATIONS = 3
 """Of one run's fit: what it says of the costs hangs little on its scales."""
 CLEARLY = 3.0
 """Standard errors between the gains of two runs that make them a contradiction."""
@@ -223,7 +228,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
     bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros((n, m), dtype=np.int64)
     taken = np.array([float(sum(r.counts)) for r in reports])
     noise2 = np.array([r.noise2 for r in reports])
-    common = float(noise2 @ taken) / float(taken.sum())
+    common = _common_noise2(reports, noise2, taken)
     steadied = (noise2 * taken + common * NOISE_TIMINGS) / (taken + NOISE_TIMINGS)
     for k, r in enumerate(reports):
         at = np.array([index[c] for c in r.candidates])
@@ -287,11 +292,22 @@ PRIOR_OF_TAU = _prior_of_tau()
 """Probability of each of the `TAUS`, before any run."""
 
 
+def _common_noise2(reports: Sequence[Report], noise2: Floats, taken: Floats) -> float:
+    """The square of the noise of all runs together, late timings set aside."""
+    fitted = float(noise2 @ taken) / float(taken.sum())
+    pairs = [d - np.median(d) for r in reports for d in r.pairs.values() if len(d) > 2]
+    if sum(map(len, pairs)) < MANY_PAIRS:
+        return fitted
+    deviation = 1.4826 * float(np.median(np.abs(np.concatenate(pairs))))
+    # The deviation of a pair is that of two timings; one of 0 is a clock's grain, not a machine's.
+    return min(fitted, max(0.5 * deviation**2, SMALLEST_NOISE**2))
+
+
 def _late(information: Floats, score: Floats, mean: Floats, tau2: float) -> Floats:
     """Variance to add to what each run says of each candidate, as far as it came late."""
     own = np.maximum(np.einsum("rkk->rk", information), 1e-9)
     off = (score - information @ mean) / own
-    expected = 1.0 / own + 0.5 * tau2
+    expected = 1.0 / own + 0.5 * tau2 * np.sum(information**2, axis=2) / own**2
     late = np.maximum(off, 0.0) / LATE
     return np.asarray(np.maximum(late**2 - expected, 0.0))
 
@@ -303,14 +319,15 @@ def _integrated(information: Floats, score: Floats, prior: Floats) -> tuple[Floa
     the difference of two of them deviates by tau. In the directions of its information's
     eigenvectors that is one number more to each variance.
     """
-    m = len(prior)
+    n, m = score.shape
     known, axes = np.linalg.eigh(information)
     known = np.where(known > 1e-9 * known[:, -1:], known, 0.0)
     along = np.einsum("rji,rj->ri", axes, score)
     share = 1.0 / (1.0 + 0.5 * TAUS[:, None, None] ** 2 * known)
-    per_run = (axes * (share * known)[:, :, None, :]) @ axes.transpose(0, 2, 1)
-    everything = per_run.sum(axis=1)
-    right = np.einsum("rij,grj->gi", axes, share * along)
+    every_axis = axes.transpose(1, 0, 2).reshape(m, n * m)
+    strength = (share * known).reshape(-1, 1, n * m)
+    everything = (every_axis * strength) @ every_axis.T
+    right = (share * along).reshape(-1, n * m) @ every_axis.T
     squares = along**2 / np.where(known > 0, known, 1.0) * (known > 0)
     shrink = np.linalg.inv(np.eye(m) + everything @ prior)
     covariances = prior @ shrink

@@ -47,7 +47,7 @@ DUEL_PAIRS = 60
 LOOK_WITHIN = 0.05
 """Every candidate predicted to be less than this much slower than the leader is timed once."""
 MOST_EXPLORED = 50
-"""Timings after which exploring ends: candidates that are still close are close."""
+"""Timings after which exploring ends, earlier runs' among them: what is still close is close."""
 REPEATS = 0.1
 """Variance of what a few timings of a candidate tell, over that of one: some ten of them.
 
@@ -194,14 +194,16 @@ def _block(
 ) -> tuple[Candidate, ...]:
     """Explore while that pays, then duel while that pays, then stop."""
     leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
-    explored, pairs = own.explored, own.pairs.get(leader, 0)
+    explored = sum(evidence.counts) - 2 * sum(d.pairs for d in evidence.duels.values())
+    pairs = own.pairs.get(leader, 0)
     # Half of the budget at most: what is found has to be proven.
-    if explored < min(MOST_EXPLORED, timings_left):
+    if explored < MOST_EXPLORED and own.explored < timings_left:
         picks = hopes.picks()
-        enough = LIKELY_HOPE if leader in field.likely else HOPE
-        if sum(gain for _, gain in picks) > enough:
-            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
         unseen = _unseen(field, evidence, leader)
+        enough = LIKELY_HOPE if leader in field.likely else HOPE
+        # Where earlier runs ended too soon to look at all, that comes first.
+        if sum(gain for _, gain in picks) > enough and not (field.earlier and unseen):
+            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
         if unseen:
             return (leader, *unseen)
     if leader == NATIVE_DEFAULT or duel.proven or pairs >= DUEL_PAIRS:
