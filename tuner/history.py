@@ -295,7 +295,7 @@ PRIOR_OF_TAU = _prior_of_tau()
 def _common_noise2(reports: Sequence[Report], noise2: Floats, taken: Floats) -> float:
     """The square of the noise of all runs together, late timings set aside."""
     fitted = float(noise2 @ taken) / float(taken.sum())
-    pairs = [d - np.median(d) for r in reports for d in r.pairs.values() if len(d) > 2]
+    pairs = [np.array(d) - np.median(d) for r in reports for d in r.pairs.values() if len(d) > 2]
     if sum(map(len, pairs)) < MANY_PAIRS:
         return fitted
     deviation = 1.4826 * float(np.median(np.abs(np.concatenate(pairs))))
