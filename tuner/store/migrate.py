@@ -21,6 +21,7 @@ from tuner.store.diagnosis import (
     REVISION,
     exists,
     file_revision,
+    is_ours,
     other_revision,
     something_else,
 )
@@ -101,6 +102,8 @@ def upgrade(database: Path) -> tuple[str | None, str]:
         if before is None and connection.exec_driver_sql(ANYTHING).scalar():
             raise something_else(database)
         if before is not None:
+            if not is_ours(database):
+                raise something_else(database)
             back_up(database, _backup_of(database, before))
         _run_alembic(connection)
     return before, REVISION
