@@ -199,13 +199,14 @@ def _block(
     # Half of the budget at most: what is found has to be proven.
     if explored < MOST_EXPLORED and own.explored < timings_left:
         picks = hopes.picks()
-        unseen = _unseen(field, evidence, leader)
         enough = LIKELY_HOPE if leader in field.likely else HOPE
+        promising = sum(gain for _, gain in picks) > enough
         # Where earlier runs ended too soon to look at all, that comes first.
-        if sum(gain for _, gain in picks) > enough and not (field.earlier and unseen):
-            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
+        unseen = () if promising and not field.earlier else _unseen(field, evidence, leader)
         if unseen:
             return (leader, *unseen)
+        if promising:
+            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
     if leader == NATIVE_DEFAULT or duel.proven or pairs >= DUEL_PAIRS:
         return STOP
     if hopes.over_default < (LIKELY_DUEL_HOPE if leader in field.likely else DUEL_HOPE):
