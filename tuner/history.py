@@ -46,7 +46,7 @@ if TYPE_CHECKING:
 
 TAUS = np.concatenate([[0.0], np.geomspace(0.0005, 0.1, 16)])
 """The grid over which the spread between runs is integrated."""
-TAU_SCALE, TAU_TAIL = 0.005, 4.0
+TAU_SCALE, TAU_TAIL = 0.003, 4.0
 """Of its prior, a half-t one (Gelman 2006), and the degrees of freedom of its tail. A half-Cauchy
 one, whose tail is longer, would let a second run that agrees take back what the first proved."""
 THIN = 2
