@@ -51,7 +51,7 @@ BUMP_TAIL = 3.0
 STRETCH = 2
 """Timings in a row that share a speed of the machine; a change within them counts as noise."""
 MOST_TIMINGS = 600
-"""With more timings than this (many runs judged together) the stretches get longer."""
+"""With more timings than this the stretches get longer."""
 ROWS = 32
 """Of the correlations of levels, held at a time."""
 ITERATIONS = 12
