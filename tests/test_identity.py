@@ -16,7 +16,7 @@ import pytest
 from tests.facts import DEVICE, MODEL, MODEL_SIGNATURE, a_key
 from tests.test_cli import QUADRUPED
 from tuner import device, device_fingerprint, make_cache_key, model_signature
-from tuner.processors import Processors
+from tuner.processors import Processors, processors
 from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
 from tuner.workload import MORE_COUNTS, OPTION_COUNTS, OPTION_NAMES, SIGNATURE_FIELDS
 
@@ -177,18 +177,13 @@ def test_another_host_name_makes_no_other_key() -> None:
 
 
 def test_ranks_on_equal_halves_of_a_node_share_a_key(monkeypatch: pytest.MonkeyPatch) -> None:
-    def here(root: str = "") -> Processors:
-        return Processors("amd epyc 7763", 64, 32, 0.0, 1, False, 1)
-
-    monkeypatch.setattr(device, "processors", here)
+    node = processors()._replace(cpu_count=64, usable_cpus=32, numa_nodes=1)
+    monkeypatch.setattr(device, "processors", lambda: node)
+    keys = set()
     for usable in (range(32), range(32, 64)):
         monkeypatch.setattr(device, "usable_cpu_numbers", lambda numbers=usable: set(numbers))
-        fingerprint = device_fingerprint()
-        assert fingerprint["usable_cpus"] == 32
-        assert key_of(device=fingerprint) == key_of(
-            device=here()._asdict()
-            | {"system": fingerprint["system"], "machine": fingerprint["machine"]}
-        )
+        keys.add(key_of(device=device_fingerprint()))
+    assert len(keys) == 1
 
 
 def test_a_process_that_is_pinned_later_is_another_device() -> None:
