@@ -92,6 +92,7 @@ def test_every_table_is_strict_and_every_constraint_has_a_name(
         "UPDATE verdict SET expected_loss = -0.1",
         "UPDATE run SET occasion = 'weather'",
         "UPDATE run SET has_choice = 2",
+        "UPDATE run SET imported_utc = 'today'",
         "UPDATE device SET unequal_cores = 2",
         "UPDATE device SET cpu_quota = -1.0",
         "UPDATE device SET usable_cpus = 0",

@@ -30,7 +30,7 @@ FURTHER_ITERATIONS = 3
 blocks, and to find them more exactly each time would take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
-FIRST_LIKELY = 2
+FIRST_LIKELY = 1
 """The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
@@ -40,7 +40,7 @@ LIKELY_HOPE = 0.02
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
-LIKELY_DUEL_HOPE = 0.01
+LIKELY_DUEL_HOPE = 0.007
 """The same for a likely winner: a gain too small to be proven fast is left alone."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""

@@ -177,9 +177,16 @@ class Run:
     """Time spent inside the pool."""
     model_file: str | None = None
     circumstances: Circumstances = Circumstances()
+    origin: str | None = None
+    """The file that it was imported from; None where it was measured into this database."""
     message: str | None = None
     """What went wrong: a candidate that raised, or why the whole run failed."""
     failed: tuple[Candidate, ...] = ()
     """Candidates on which the pool raised: their samples are kept, no verdict rests on them."""
     other_facts: dict[str, Any] = field(default_factory=dict)
     """What a caller of `store_cache` wrote beside the known fields."""
+
+    @property
+    def is_imported(self) -> bool:
+        """It was not measured into this database."""
+        return self.state == "imported" or self.origin is not None

@@ -79,7 +79,7 @@ def add_column(
 
 
 def run_columns() -> None:
-    """What a run was made for, by what method, and what it chose by itself."""
+    """What a run was made for, by what method, what it chose by itself, and where it is from."""
     add_column("run", "method", sa.Text())
     add_column(
         "run",
@@ -90,6 +90,8 @@ def run_columns() -> None:
     add_column("run", "near_key", sa.Text())
     add_column("run", "has_choice", sa.Integer(), "IN (0, 1)")
     add_column("run", "chosen_chunk_size", sa.Integer(), ">= 1")
+    add_column("run", "origin", sa.Text())
+    add_column("run", "imported_utc", sa.Text(), "LIKE '____-__-__T__:__:__%Z'")
     # Until now a verdict was its latest run's own.
     op.execute(
         """
@@ -277,7 +279,8 @@ def views() -> None:
                run.pool_seconds, run.time_budget_seconds,
                run.samples, run.has_choice, run.chosen_chunk_size,
                run.hostname, run.pid, run.load_average, run.model_file,
-               run.tuner_version, run.mujoco_version, run.python_version, run.message
+               run.tuner_version, run.mujoco_version, run.python_version, run.message,
+               run.origin, run.imported_utc
         FROM run JOIN tuning_key ON tuning_key.key_id = run.key_id
         """
     )

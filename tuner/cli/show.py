@@ -9,6 +9,7 @@ import click
 
 from tuner.cli.options import database_option, existing, print_json, the_key
 from tuner.cli.tables import (
+    SHORT_KEY,
     candidate_name,
     milliseconds,
     percent,
@@ -16,7 +17,6 @@ from tuner.cli.tables import (
     relative,
 )
 
-SHORT_KEY = 11
 LONGEST_MODEL = 16
 
 

@@ -9,6 +9,8 @@ from typing import Any
 import click
 
 GAP = "  "
+SHORT_KEY = 11
+"""Characters of a key that stand for it in a table."""
 
 
 def print_table(

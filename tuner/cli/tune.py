@@ -10,14 +10,14 @@ import click
 from tuner.candidates import native_chunk_size
 from tuner.cli.options import FINDING, database_option, print_json
 from tuner.cli.progress import race_progress
-from tuner.cli.tables import candidate_name, milliseconds, print_table, relative
+from tuner.cli.tables import SHORT_KEY, candidate_name, milliseconds, print_table, relative
 from tuner.cli.work import asked, opened, work_options
 from tuner.keys import CacheKey
 from tuner.paths import cache_path
 from tuner.resolve import GRACE_S, TIME_BUDGET_S, answer_key, budget_of
 
 if TYPE_CHECKING:
-    from tuner.answers import Answer, Miss, Outcome
+    from tuner.answers import Answer, Miss, Outcome, Relative
     from tuner.records import Estimate
 
 
@@ -129,8 +129,17 @@ def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
         marked=names.index(choice) if choice in names else None,
     )
     click.echo(f"\n{outcome.source}: {_sentence(outcome, key)}")
+    if outcome.miss is not None:
+        click.echo(f"because:  {_because(outcome.miss, outcome.near)}")
     click.echo(f"key:      {key}")
     click.echo(f"database: {file}")
+
+
+def _because(miss: Miss, near: Relative | None) -> str:
+    if near is None:
+        return miss.reason
+    differences = "; ".join(map(str, (*near.differences, *near.stack)))
+    return f"{miss.reason}; begun from {near.key[:SHORT_KEY]} ({differences})"
 
 
 def _row(name: str, answer: Answer, estimates: dict[int | None, Estimate]) -> tuple[str, ...]:

@@ -65,6 +65,7 @@ def _run(row: Mapping[str, Any], samples: tuple[Sample, ...]) -> Run:
         stack=Stack(row["mujoco_version"], row["pool"], row["pool_version"], row["method"]),
         occasion=row["occasion"],
         choice=Candidate(row["chosen_chunk_size"]) if row["has_choice"] else None,
+        origin=row["origin"],
         pool_seconds=row["pool_seconds"],
         failed=tuple(Candidate(chunk_size) for chunk_size in failed),
     )

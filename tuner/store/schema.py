@@ -53,6 +53,8 @@ run = table(
             "near_key",
             "has_choice",
             "chosen_chunk_size",
+            "origin",
+            "imported_utc",
         ),
     ),
 )
