@@ -7,9 +7,11 @@ look again, and find nothing to do.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from datetime import UTC, datetime
+from filecmp import cmp
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -104,15 +106,29 @@ def upgrade(database: Path) -> tuple[str | None, str]:
         if before is not None:
             if not is_ours(database):
                 raise something_else(database)
-            back_up(database, _backup_of(database, before))
+            # A file that may only be read says so at the first change: now, not after the copy.
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
+            _keep_copy(database, before)
         _run_alembic(connection)
     return before, REVISION
 
 
-def _backup_of(database: Path, revision: str) -> Path:
-    """Name the copy that is kept of a file before it is upgraded."""
+def _keep_copy(database: Path, revision: str) -> None:
+    """Keep a copy of a file before it is upgraded.
+
+    An upgrade that fails is tried again by every job that comes along: once is enough for
+    what has not changed since.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    return database.with_name(f"{database.name}.schema-{revision}-{stamp}")
+    prefix = f"{database.name}.schema-{revision}-"
+    copy = database.with_name(prefix + stamp)
+    back_up(database, copy)
+    with contextlib.suppress(OSError):  # two copies do no harm
+        for other in database.parent.iterdir():
+            earlier = other.name.startswith(prefix) and other != copy and other.is_file()
+            if earlier and cmp(other, copy, shallow=False):
+                copy.unlink()
+                break
 
 
 def _run_alembic(connection: sa.Connection) -> None:
