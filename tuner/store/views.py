@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tuner.errors import ArgumentError
 from tuner.store.diagnosis import REVISION, exists, explained, other_revision
 from tuner.store.runs import Rows
 from tuner.store.sqlite import open_for_reading
@@ -65,10 +66,18 @@ def find_keys(database: Path, prefix: str) -> list[str]:
 
 
 def read_key(database: Path, key: str) -> dict[str, Any]:
-    """Read all there is about one key: its overview, candidates and runs."""
+    """Read all there is about one key: its overview, candidates and runs.
+
+    Raises:
+        ArgumentError: if there is no such key.
+        SchemaError, DatabaseError: as `one_moment`.
+    """
     with one_moment(database) as rows:
+        overview = rows("SELECT * FROM tuning_overview WHERE tuning_key = ?", (key,))
+        if not overview:
+            raise ArgumentError(f"there is no key {key} any more: `tuner list` shows all")
         return {
-            "overview": rows("SELECT * FROM tuning_overview WHERE tuning_key = ?", (key,))[0],
+            "overview": overview[0],
             "candidates": rows(
                 "SELECT chunk_size, samples, min_ms, median_ms, mean_ms, relative_to_default "
                 "FROM candidate_timing WHERE tuning_key = ? ORDER BY chunk_size NULLS FIRST",
