@@ -11,6 +11,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -46,11 +47,19 @@ KEY = a_key()
 OTHER = a_key(num_envs=2048)
 
 
+@pytest.fixture(scope="module")
+def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a database of two keys with a choice, one model and one device, to be copied."""
+    file = tmp_path_factory.mktemp("template") / "filled.db"
+    store(file, KEY, a_run(1), a_run(2))
+    store(file, OTHER, a_run(3))
+    return file
+
+
 @pytest.fixture
-def filled(database: Path) -> Path:
-    """Make a database of two keys with a choice, one model and one device."""
-    store(database, KEY, a_run(1), a_run(2))
-    store(database, OTHER, a_run(3))
+def filled(database: Path, template: Path) -> Path:
+    """Name a database of two keys with a choice."""
+    shutil.copyfile(template, database)
     return database
 
 
@@ -272,6 +281,19 @@ def _said(text: str) -> str:
     if not text:
         raise EOFError
     return text.strip()
+
+
+@pytest.mark.parametrize(
+    "command",
+    [("forget", "", "--yes"), ("pin", "", "4", "--reason", "so"), ("unpin", ""), ("show", "")],
+)
+def test_an_unset_variable_of_a_shell_is_not_the_only_key(
+    database: Path, shell: Shell, command: tuple[str, ...]
+) -> None:
+    store(database, KEY, a_run(1))
+    before = database.read_bytes()
+    assert "empty" in shell.refused(*command, "--database", database)
+    assert database.read_bytes() == before
 
 
 def test_one_unknown_key_among_several_and_none_is_forgotten(filled: Path, shell: Shell) -> None:
@@ -569,9 +591,8 @@ def test_a_backup_among_writers_is_one_moment_of_the_database(filled: Path) -> N
             assert writer.stdout.readline() == "writing\n"
         counts: list[int] = []
         for number in range(6):
-            while len(counts) == number and number:
-                if len(uids(filled)) > counts[-1]:
-                    break
+            while number and len(uids(filled)) <= counts[-1]:
+                time.sleep(0.01)
             copy = filled.with_name(f"copy-{number}.db")
             back_up(filled, copy)
             assert check(copy) == []
@@ -809,6 +830,7 @@ def test_statistics_count_what_is_stored_and_what_was_looked_up(
     store(database, KEY, *runs, a_run(3, pool_seconds=100.0, occasion="verify"))
     store(database, OTHER, a_run(4, state="failed", samples=(), pool_seconds=None))
     store_cache(database, "stated", {"chunk_size": 4})
+    store(database, "from elsewhere", a_run(5, pairs=0, origin="other.db", pool_seconds=0.0))
     for kind in ("hit", "hit", "pinned", "near", "miss", "resumed"):
         note_lookup(database, KEY, kind)
     upkeep.vacuum(database)  # adds them up
@@ -822,9 +844,9 @@ def test_statistics_count_what_is_stored_and_what_was_looked_up(
     assert stats["saved_seconds"] == 4 * 5.0
     assert stats["tuning_seconds"] == 110.0
     assert (stats["keys"], stats["runs"], stats["failed_runs"], stats["imported_runs"]) == (
-        3, 5, 1, 1,
+        4, 6, 1, 2,
     )  # fmt: skip
-    assert stats["samples"] == sum(len(run.samples) for run in runs) * 3 / 2
+    assert stats["samples"] == sum(len(run.samples) for run in runs) * 3 / 2 + 5
     assert stats["bytes"] == len(before[database.name])
     shown = shell("db", "stats", "--database", database).out
     assert "62.5 %" in shown
@@ -948,6 +970,7 @@ def some_runs(draw: st.DrawFn) -> list[tuple[str, Run]]:
             pool_seconds=draw(st.none() | st.floats(0, 100)),
             choice=draw(st.sampled_from([None, Candidate(None), Candidate(8)])),
             failed=draw(st.sampled_from([(), (Candidate(8),)])),
+            origin=draw(st.sampled_from([None, "other.db"])),
             stack=draw(
                 st.sampled_from([HERE, HERE._replace(mujoco_version="4.0.9"), Stack(), Stack("5")])
             ),
@@ -958,7 +981,7 @@ def some_runs(draw: st.DrawFn) -> list[tuple[str, Run]]:
     return found
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(runs=some_runs(), data=st.data())
 def test_recomputing_finds_the_verdicts_as_they_are_in_whatever_order_the_runs_came(
     fresh: Path, runs: list[tuple[str, Run]], data: st.DataObject
@@ -1036,3 +1059,14 @@ def test_the_commands_are_there_for_a_user_too(filled: Path) -> None:
     assert tuner("db", "backup", str(copy), "--database", str(filled)).returncode == 0
     refused = tuner("db", "backup", str(copy), "--database", str(filled))
     assert (refused.returncode, refused.stdout, refused.stderr.count("\n")) == (1, "", 1)
+
+
+@pytest.mark.parametrize(
+    "command",
+    ["why", "verify", "pin", "unpin", "forget", "db backup", "db prune", "db vacuum",
+     "db recompute", "db policy", "db stats"],
+)  # fmt: skip
+def test_each_of_these_commands_has_help_with_an_example(shell: Shell, command: str) -> None:
+    told = shell(*command.split(), "--help")
+    assert (told.code, told.err) == (0, "")
+    assert f"Example:\n    tuner {command}" in told.out

@@ -111,6 +111,8 @@ def the_key(file: Path, prefix: str) -> str:
     """
     from tuner.store.views import find_keys
 
+    if not prefix:  # a shell's unset variable, which every key starts with
+        raise click.ClickException("the key is empty: `tuner list` shows all")
     found = find_keys(file, prefix)
     if prefix in found:
         return prefix

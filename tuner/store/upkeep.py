@@ -254,7 +254,8 @@ STATS = """
            (SELECT count(*) FROM verdict WHERE decided = 0) AS undecided_verdicts,
            (SELECT count(*) FROM pin) AS pins,
            (SELECT count(*) FROM run) AS runs,
-           (SELECT count(*) FROM run WHERE state = 'imported') AS imported_runs,
+           (SELECT count(*) FROM run WHERE state = 'imported' OR origin IS NOT NULL)
+               AS imported_runs,
            (SELECT count(*) FROM run WHERE state = 'failed') AS failed_runs,
            (SELECT coalesce(sum(samples), 0) FROM run) AS samples,
            (SELECT coalesce(sum(pool_seconds), 0) FROM run) AS tuning_seconds
