@@ -36,7 +36,7 @@ EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
 HOPE = 0.002
 """Exploring goes on while a block is expected to improve the choice by this much."""
-LIKELY_HOPE = 0.02
+LIKELY_HOPE = 0.03
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
@@ -44,8 +44,11 @@ LIKELY_DUEL_HOPE = 0.007
 """The same for a likely winner: a gain too small to be proven fast is left alone."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
-LOOK_WITHIN = 0.05
+LOOK_WITHIN = 0.3
 """Every candidate predicted to be less than this much slower than the leader is timed once."""
+LOOK_WITHIN_IN_HASTE = 0.05
+"""The same with a budget of less than `MANY_TIMINGS`."""
+MANY_TIMINGS = 100
 MOST_EXPLORED = 50
 """Timings after which exploring ends, earlier runs' among them: what is still close is close."""
 REPEATS = 0.1
@@ -130,8 +133,11 @@ def next_block(
     if len(usable) >= MOST_SAMPLES:
         block, cut_short = STOP, False
     else:
-        block = _block(field, evidence, own, hopes, timings_left)
-        cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf))
+        # A small budget is for what probably wins, not for a look at everything.
+        ample = len(usable) + timings_left >= MANY_TIMINGS
+        look_within = LOOK_WITHIN if ample else LOOK_WITHIN_IN_HASTE
+        block = _block(field, evidence, own, hopes, timings_left, look_within)
+        cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf, look_within))
     if block and not _is_duel(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
     return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.learned, cut_short)
@@ -190,7 +196,12 @@ def _confirming(
 
 
 def _block(
-    field: Field, evidence: Evidence, own: _Own, hopes: _Hopes, timings_left: float
+    field: Field,
+    evidence: Evidence,
+    own: _Own,
+    hopes: _Hopes,
+    timings_left: float,
+    look_within: float,
 ) -> tuple[Candidate, ...]:
     """Explore while that pays, then duel while that pays, then stop."""
     leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
@@ -202,7 +213,9 @@ def _block(
         enough = LIKELY_HOPE if leader in field.likely else HOPE
         promising = sum(gain for _, gain in picks) > enough
         # Where earlier runs ended too soon to look at all, that comes first.
-        unseen = () if promising and not field.earlier else _unseen(field, evidence, leader)
+        unseen: tuple[Candidate, ...] = ()
+        if field.earlier or not promising:
+            unseen = _unseen(field, evidence, leader, look_within)
         if unseen:
             return (leader, *unseen)
         if promising:
@@ -230,7 +243,9 @@ def _is_duel(block: tuple[Candidate, ...]) -> bool:
     return len(block) >= 4 and len(set(block)) == 2
 
 
-def _unseen(field: Field, evidence: Evidence, leader: Candidate) -> tuple[Candidate, ...]:
+def _unseen(
+    field: Field, evidence: Evidence, leader: Candidate, look_within: float
+) -> tuple[Candidate, ...]:
     """Candidates no timing has seen that it would be careless to pass over, the likeliest first.
 
     These are the leader's neighbours on either side, and all that the curve predicts to be
@@ -242,7 +257,7 @@ def _unseen(field: Field, evidence: Evidence, leader: Candidate) -> tuple[Candid
     above = min(((k, c) for k, c in sizes if k > size), default=(0, None))[1]
     means = dict(zip(evidence.candidates, evidence.fit.mean, strict=True))
     # History has looked at the others before.
-    limit = means[leader] + (0.0 if leader in field.likely else LOOK_WITHIN)
+    limit = means[leader] + (0.0 if leader in field.likely else look_within)
     unseen = [
         c
         for c, count in zip(evidence.candidates, evidence.counts, strict=True)
