@@ -8,6 +8,19 @@ from typing import Any
 
 import click
 
+from tuner.texts import candidate_name, milliseconds, percent, printable, relative
+
+__all__ = [
+    "SHORT_KEY",
+    "candidate_name",
+    "milliseconds",
+    "percent",
+    "print_table",
+    "printable",
+    "relative",
+    "styled",
+]
+
 GAP = "  "
 SHORT_KEY = 11
 """Characters of a key that stand for it in a table."""
@@ -38,36 +51,6 @@ def print_table(
     click.echo("\n".join(lines))
 
 
-def printable(text: str) -> str:
-    """Keep a stored text from moving the cursor or breaking the line."""
-    if text.isprintable():
-        return text
-    return "".join(letter if letter.isprintable() else "?" for letter in text)
-
-
 def styled(text: str, **style: Any) -> str:
     """Colour a text, unless the user does not want colours; click takes them out of a pipe."""
     return text if os.environ.get("NO_COLOR") else click.style(text, **style)
-
-
-def milliseconds(value: float | None) -> str:
-    """Write a time of one step."""
-    return "" if value is None else f"{value:.4g}"
-
-
-def relative(value: float | None) -> str:
-    """Write a time over the native default's as a difference: 0.94 is -6.0 %."""
-    if value is None:
-        return ""
-    difference = round((value - 1) * 100, 1)
-    return "0.0 %" if difference == 0 else f"{difference:+.1f} %"
-
-
-def percent(value: float | None) -> str:
-    """Write a share in per cent."""
-    return "" if value is None else f"{value * 100:.1f} %"
-
-
-def candidate_name(chunk_size: Any) -> str:
-    """Name a candidate in a table."""
-    return "default" if chunk_size in (None, "None") else str(chunk_size)

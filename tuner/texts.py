@@ -1,0 +1,35 @@
+"""How numbers and stored texts are written for people: in tables, pictures and the report."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def printable(text: str) -> str:
+    """Keep a stored text from moving the cursor or breaking the line."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else "?" for letter in text)
+
+
+def milliseconds(value: float | None) -> str:
+    """Write a time of one step."""
+    return "" if value is None else f"{value:.4g}"
+
+
+def relative(value: float | None) -> str:
+    """Write a time over the native default's as a difference: 0.94 is -6.0 %."""
+    if value is None:
+        return ""
+    difference = round((value - 1) * 100, 1)
+    return "0.0 %" if difference == 0 else f"{difference:+.1f} %"
+
+
+def percent(value: float | None) -> str:
+    """Write a share in per cent."""
+    return "" if value is None else f"{value * 100:.1f} %"
+
+
+def candidate_name(chunk_size: Any) -> str:
+    """Name a candidate in a table."""
+    return "default" if chunk_size in (None, "None") else str(chunk_size)
