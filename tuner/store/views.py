@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import ArgumentError
+from tuner.records import Run
 from tuner.store.diagnosis import REVISION, exists, explained, other_revision
-from tuner.store.runs import Rows
+from tuner.store.runs import Rows, holding, policies_of, read_runs
 from tuner.store.sqlite import open_for_reading
 
 Row = dict[str, Any]
@@ -88,6 +89,32 @@ def read_key(database: Path, key: str) -> dict[str, Any]:
                 (key,),
             ),
         }
+
+
+def read_evidence(database: Path, key: str) -> tuple[Row, list[Run]]:
+    """Read what a key's newest verdict is made from: its overview, and the runs that count for it.
+
+    The overview also has `model_id` and `device_id`, by which keys of one model or one device
+    are told; no such number is of use outside this database.
+
+    Raises:
+        ArgumentError: if there is no such key.
+        SchemaError, DatabaseError: as `one_moment`.
+    """
+    with one_moment(database) as rows:
+        overview = rows(
+            "SELECT tuning_overview.*, model_id, device_id FROM tuning_overview "
+            "JOIN tuning_key ON tuning_key.digest = tuning_overview.tuning_key "
+            "WHERE tuning_key = ?",
+            (key,),
+        )
+        if not overview:
+            raise ArgumentError(f"there is no key {key} any more: `tuner list` shows all")
+        runs = read_runs(rows, key)
+        stack = [run.stack for run in runs.values() if str(run.stack) == overview[0]["stack"]]
+        if stack:
+            runs = holding(runs, policies_of(rows), stack[0])
+    return overview[0], list(runs.values())
 
 
 def keys_with_a_choice(database: Path) -> list[str]:
