@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "tuner"
 
 FLOORS = [
-    {"errors", "notice", "processors", "filesystem", "validators"},
+    {"errors", "notice", "texts", "processors", "filesystem", "validators"},
     {"records"},
     {"answers", "store.fields"},
     {"paths", "candidates", "device", "workload", "circumstances"},
@@ -25,12 +25,15 @@ FLOORS = [
     {"store.migrate"},
     {"store.ledger", "store.check"},
     {"store.repair", "store.upkeep"},
-    {"cache", "tuning", "doctor"},
+    {"cache", "tuning", "doctor", "study"},
+    {"plots"},
+    {"report"},
     {"resolve"},
     {"explain"},
     {"cli.options", "cli.tables"},
     {"cli.progress", "cli.show", "cli.doctor", "cli.work"},
     {"cli.tune", "cli.why", "cli.keys", "cli.database"},
+    {"cli.pictures"},
     {"cli"},
     {"__main__"},
 ]
@@ -43,6 +46,9 @@ OUTSIDERS = {
     "mujoco": ("pools", "model_file", "motion"),
     "mujoco_uni": ("pools",),
     "click": ("cli",),
+    "matplotlib": ("plots",),
+    "fontTools": ("plots",),
+    "plotly": ("report",),
 }
 """Which rooms may use which package."""
 

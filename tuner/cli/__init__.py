@@ -16,6 +16,7 @@ from tuner.cli.database import db
 from tuner.cli.doctor import doctor
 from tuner.cli.keys import forget, pin, unpin, verify
 from tuner.cli.options import Failing, database_option_of_all
+from tuner.cli.pictures import plot, report
 from tuner.cli.show import list_keys, show
 from tuner.cli.tune import tune
 from tuner.cli.why import why
@@ -50,5 +51,7 @@ main.add_command(unpin)
 main.add_command(forget)
 main.add_command(list_keys)
 main.add_command(show)
+main.add_command(plot)
+main.add_command(report)
 main.add_command(db)
 main.add_command(doctor)

@@ -265,12 +265,15 @@ def stats(as_json: bool, database: str | None) -> None:
     if as_json:
         print_json(found)
         return
-    for name, value in {
-        **found,
-        **{f"lookups: {k}": n for k, n in found["lookups"].items()},
-    }.items():
-        if name != "lookups":
-            click.echo(f"{name.replace('_', ' '):<20} {_figure(name, value)}")
+    for name, figure in stats_lines(found):
+        click.echo(f"{name:<20} {figure}")
+
+
+def stats_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
+    """Write the figures of `read_stats` for people: names and texts."""
+    every = {**found, **{f"lookups: {k}": n for k, n in found["lookups"].items()}}
+    del every["lookups"]
+    return [(name.replace("_", " "), _figure(name, value)) for name, value in every.items()]
 
 
 def _figure(name: str, value: Any) -> str:
