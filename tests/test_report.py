@@ -291,6 +291,7 @@ def test_data_cannot_end_the_script_element_it_stands_in() -> None:
     ("arguments", "code", "words"),
     [
         (("-o", "missing/a.html"), 1, "No such file or directory; name a file elsewhere"),
+        (("-o", "/proc/a.html"), 1, "cannot write /proc/a.html: "),
         (("-o", "a.html", "--key", "k1_ff"), 1, "no key starts with 'k1_ff'"),
         (("-o", "a.html", "--key", ""), 1, "the key is empty"),
         (("-o", "tuning.db"), 2, "does not end in .html or .htm"),
