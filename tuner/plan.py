@@ -40,7 +40,7 @@ LIKELY_HOPE = 0.03
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
-LIKELY_DUEL_HOPE = 0.007
+LIKELY_DUEL_HOPE = 0.0065
 """The same for a likely winner: a gain too small to be proven fast is left alone."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
