@@ -39,6 +39,7 @@ MOST_TICKS = 16
 CHUNK_LABEL = "chunk_size (environments per work item)"
 TIME_LABEL = "time of a step, relative to the native default (%)"
 CHUNKS_LABEL = "work items per thread"
+SAMPLE = "one sample, over the default's median in its run"
 KEPT = "a run that kept the native default"
 LONG_LABEL = 60
 """Letters of a label beside which there is no room for another."""
@@ -77,7 +78,7 @@ def draw_key(study: Study) -> Figure:
         placed = [(study.place(p.candidate), in_percent(p.relative)) for p in study.points]
         inside = [(x, y) for x, y in placed if x and low <= y <= high]
         outside = [(x, min(max(y, low), high)) for x, y in placed if x and not low <= y <= high]
-        _line(axes, inside, "samples", "one sample", color=GREY, marker="o", ms=3, alpha=0.3)
+        _line(axes, inside, "samples", SAMPLE, color=GREY, marker="o", ms=3, alpha=0.3)
         if outside:
             label = f"beyond the edge: {len(outside)} samples"
             _line(axes, outside, "beyond", label, color=GREY, marker="|", ms=10)

@@ -29,6 +29,7 @@ from tuner.plots import (
     INSTALL,
     KEPT,
     PALETTE,
+    SAMPLE,
     TIME_LABEL,
     VERMILLION,
     in_percent,
@@ -75,7 +76,7 @@ def key_chart(study: Study) -> Chart:
     points = _thinned(study)
     traces: list[Chart] = [
         {
-            "name": "samples",
+            "name": SAMPLE,
             "x": [place for place, _ in points],
             "y": [y for _, y in points],
             "mode": "markers",
