@@ -106,13 +106,19 @@ def upgrade(database: Path) -> tuple[str | None, str]:
     return before, REVISION
 
 
+def make_empty(database: Path, revision: str) -> None:
+    """Make a new database as a released revision left it."""
+    with _one_at_a_time, writing(database) as connection:
+        _run_alembic(connection, revision)
+
+
 def _backup_of(database: Path, revision: str) -> Path:
     """Name the copy that is kept of a file before it is upgraded."""
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
     return database.with_name(f"{database.name}.schema-{revision}-{stamp}")
 
 
-def _run_alembic(connection: sa.Connection) -> None:
+def _run_alembic(connection: sa.Connection, revision: str = "head") -> None:
     from alembic import command  # 0.6 s to import, and needed once in a file's life
     from alembic.config import Config
 
@@ -120,4 +126,4 @@ def _run_alembic(connection: sa.Connection) -> None:
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)
