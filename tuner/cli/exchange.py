@@ -133,7 +133,8 @@ def export(
             progress=progress,
         )
     size = Path(output).stat().st_size
-    click.echo(f"{output}: {written.rows:,} {what} of {file}, {size:,} bytes")
+    of = f" of {written.runs:,} runs" if written.runs else ""
+    click.echo(f"{output}: {written.rows:,} rows{of} of {file}, {size:,} bytes")
 
 
 @click.command("import")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from tuner.cache import stated_run
-from tuner.errors import ArgumentError, TunerError
+from tuner.errors import ArgumentError, DatabaseError, TunerError
 from tuner.exchange.readers import (
     Problem,
     Read,
@@ -37,7 +37,7 @@ from tuner.store.backup import back_up
 from tuner.store.diagnosis import exists
 from tuner.store.exporting import SAMPLE_COLUMNS, Selection, Shelf
 from tuner.store.fields import storable_text
-from tuner.store.foreign import foreign_shelf
+from tuner.store.foreign import foreign_shelf, read_foreign_run
 from tuner.store.importing import MOST_SAMPLES, STATED, Arrival, take_in
 from tuner.store.ledger import Judge, SampleRow, check_digest, run_values, sample_rows, utc_text
 from tuner.store.migrate import upgrade
@@ -297,10 +297,10 @@ def _of_shelf(shelf: Shelf) -> Iterator[Arrival | Problem]:
     """Read the runs of a database. Their places are their numbers in it."""
     for run_id in shelf.run_ids(Selection()):
         try:
-            facts = {"format": FORMAT, **shelf.run(run_id)}
-            rows = shelf.samples(run_id, MOST_SAMPLES + 1)
+            run, rows = read_foreign_run(shelf, run_id, MOST_SAMPLES + 1)
+            facts = {"format": FORMAT, **run}
             yield arrival_of(facts, [_stored_sample(row) for row in rows], run_id)
-        except RowError as error:
+        except (RowError, DatabaseError) as error:
             yield Problem(run_id, str(error))
 
 

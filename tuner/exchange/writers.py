@@ -26,6 +26,8 @@ T4_VERSION = "1.0.0"
 BATCH_ROWS = 32_768
 """Of a Parquet row group."""
 TRUTH = ("false", "true")
+CRLF = "\r\n"
+"""Python up to 3.12 quotes a text for the letters of a line's end only, so both are named."""
 NO_SAMPLE = (None,) * len(SAMPLE_COLUMNS)
 """Stands in the one row of a run that has none."""
 
@@ -53,8 +55,8 @@ class CsvWriter:
         """Write a line for each sample."""
         text = io.StringIO()
         cells = [TRUTH[v] if isinstance(v, bool) else v for v in shared.values()]
-        csv.writer(text, lineterminator="").writerow(cells)
-        head = text.getvalue()
+        csv.writer(text, lineterminator=CRLF).writerow(cells)
+        head = text.getvalue().removesuffix(CRLF)
         if samples:
             lines = [
                 f"{head},{order},{block},{'' if chunk is None else chunk},"

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store.check import fresh_schema
@@ -59,6 +60,20 @@ def foreign_shelf(file: Path) -> Iterator[Shelf]:
                 f"cannot copy {file} to read it: {error.strerror}; "
                 "make room, or name another folder with TMPDIR"
             ) from error
+
+
+def read_foreign_run(
+    shelf: Shelf, run_id: int, most: int
+) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
+    """Read a run and its samples, no more than `most`.
+
+    Raises:
+        DatabaseError: if that one cannot be read; others may.
+    """
+    try:
+        return shelf.run(run_id), shelf.samples(run_id, most)
+    except sqlite3.Error as error:
+        raise DatabaseError(f"run {run_id} cannot be read: {error}") from error
 
 
 def _copy(file: Path, copy: Path) -> None:
