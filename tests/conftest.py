@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.stored import Shell
+
 # No test asserts how long anything takes, and hypothesis would by default.
 settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("timeless")
@@ -29,3 +31,9 @@ def home_of_its_own(
 def database(tmp_path: Path) -> Path:
     """Name a database that does not exist yet."""
     return tmp_path / "tuning.db"
+
+
+@pytest.fixture
+def shell(capsys: pytest.CaptureFixture[str]) -> Shell:
+    """Run commands in this process."""
+    return Shell(capsys)

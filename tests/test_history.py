@@ -9,6 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.history import (
+    CLEAR,
+    Added,
+    coverage,
+    main,
+    repeated,
+    short_runs,
+    verdict_seconds,
+)
+from benchmarks.simulation import SIZES, Problem
 from tuner.history import ENOUGH_SAMPLES, ENOUGH_SECONDS, Timings, Trial, judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
 from tuner.selection import judge
@@ -296,3 +306,58 @@ def test_samples_of_an_imported_run_are_no_evidence() -> None:
     run = run_of(FULL)
     imported = run_of(FULL, hour=1, costs={4: 2.0}, state="imported")
     assert verdict_of(run, imported) == verdict_of(run)
+
+
+# --- promises in numbers: the same code as the benchmark ------------------------------------
+
+
+@pytest.fixture(scope="module")
+def added() -> list[Added]:
+    """Short runs and long ones, where a step is so slow that a short run cannot do it all."""
+    todo = [
+        Problem(landscape, noise, 1024, 8, seed, step_seconds=0.1)
+        for landscape in ("convex", "rugged")
+        for noise in ("2 %", "neighbour")
+        for seed in (1, 2)
+    ]
+    return [row for p in todo for row in short_runs((p, 0.0))]
+
+
+def test_ten_short_runs_are_worth_one_long_one(added: list[Added]) -> None:
+    last = [row for row in added if row.runs == 10]
+    first = [row for row in added if row.runs == 1]
+    assert np.mean([r.short for r in last]) <= np.mean([r.long for r in last]) + 0.002
+    assert np.mean([r.short for r in last]) <= np.mean([r.short for r in first])
+    assert not any(r.harm for r in added)
+    assert np.mean([r.decided for r in last]) >= 0.7
+
+
+def test_where_days_differ_the_spread_between_runs_is_what_covers_the_truth() -> None:
+    rows = [
+        row
+        for landscape in ("convex", "steps")
+        for noise in ("quiet", "2 %", "drift")
+        for row in coverage(Problem(landscape, noise, 1024, 8, 3, step_seconds=0.01))
+        if row.runs == 10
+    ]
+    assert np.mean([r.pooled for r in rows]) >= 0.8
+    assert np.mean([r.joined for r in rows]) < np.mean([r.pooled for r in rows])
+
+
+def test_repeated_tunes_agree_where_one_candidate_clearly_leads() -> None:
+    flips = [
+        repeated(Problem("steps", noise, n, t, 0)) for noise in ("quiet", "2 %") for n, t in SIZES
+    ]
+    clear = [f.differing for f in flips if f.lead > CLEAR]
+    assert clear
+    assert np.mean(clear) <= 0.05
+
+
+def test_the_script_prints_its_tables(monkeypatch: Any, capsys: Any) -> None:
+    few = [Problem("convex", "quiet", 256, 2, 0, step_seconds=0.01)]
+    monkeypatch.setattr("benchmarks.history.problems", lambda _seeds: few)
+    monkeypatch.setattr("benchmarks.history.verdict_seconds", lambda: verdict_seconds(3, 60))
+    assert main([]) == 0
+    printed = capsys.readouterr().out
+    for heading in ("short runs", "lead over the runner-up", "relative", "cover, joined"):
+        assert heading in printed

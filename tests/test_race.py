@@ -1,6 +1,8 @@
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import numpy as np
@@ -8,8 +10,9 @@ import pytest
 
 from benchmarks.simulation import Problem, SimulatedPool, _quiet
 from tuner.errors import ArgumentError, MeasuringError
+from tuner.history import judge_runs
 from tuner.race import Progress, race_chunk_sizes
-from tuner.records import NATIVE_DEFAULT, Candidate, Race
+from tuner.records import NATIVE_DEFAULT, Candidate, Race, Run
 from tuner.selection import judge
 
 
@@ -327,3 +330,125 @@ def test_history_shortens_the_race_and_does_little_harm_when_it_misleads() -> No
     ratios = [slow / usual for (_, slow, _), (_, usual, _) in zip(misled, plain, strict=True)]
     assert np.median(ratios) <= 1.25
     assert np.mean([r for _, _, r in misled]) <= 0.005
+
+
+# --- earlier runs of the same work ----------------------------------------------------------
+
+
+def stored(race: Race, hour: int = 0, **fields: Any) -> Run:
+    fields.setdefault("state", "cut short" if race.verdict.reason == "budget" else "complete")
+    finished = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(hours=hour)
+    return Run(finished=finished, samples=race.samples, failed=tuple(race.failures), **fields)
+
+
+def test_a_race_goes_on_from_earlier_ones() -> None:
+    problem = Problem("convex", "2 %", 1024, 8, 5, step_seconds=0.05)
+    runs: list[Run] = []
+    for hour in range(12):
+        race = run(
+            problem.pool(hour), problem.candidates(), time_budget_s=1.0, seed=hour, earlier=runs
+        )
+        assert [s.order for s in race.samples] == list(range(len(race.samples)))
+        assert race.samples[0].round == 0
+        assert race.pool_seconds < 1.2
+        runs.append(stored(race, hour))
+        verdict = judge_runs(runs, num_envs=1024, nthread=8)
+        if verdict.decided:
+            break
+    costs = problem.pool().costs
+    assert verdict.decided
+    assert costs[verdict.chunk_size] <= 1.01 * min(costs.values())
+    first, second = ({s.candidate for s in r.samples} for r in runs[:2])
+    assert second - first  # it does not begin from the start
+
+
+def test_a_race_with_nothing_left_to_time_returns_at_once() -> None:
+    whole = run(quiet_pool(COSTS), [1, 4, 9, 20, 64])
+    again = run(quiet_pool(COSTS, 1), [1, 4, 9, 20, 64], earlier=[stored(whole)])
+    assert all(s.candidate == NATIVE_DEFAULT and s.round == 0 for s in again.samples)
+    assert stored(again).state == "complete"
+    verdict = judge_runs([stored(whole), stored(again, 1)], num_envs=1024, nthread=8)
+    assert verdict == judge_runs([stored(whole)], num_envs=1024, nthread=8)
+
+
+def test_a_race_takes_up_where_one_was_cut_short() -> None:
+    cut = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], time_budget_s=0.1)
+    assert stored(cut).state == "cut short"
+    rest = run(quiet_pool(COSTS, 1), [1, 4, 9, 20, 64], earlier=[stored(cut)])
+    whole = run(quiet_pool(COSTS, 1), [1, 4, 9, 20, 64])
+    assert len(rest.samples) < len(whole.samples)
+    verdict = judge_runs([stored(cut), stored(rest, 1)], num_envs=1024, nthread=8)
+    assert verdict.chunk_size == 4
+    assert verdict.decided
+
+
+def test_what_failed_in_an_earlier_run_is_not_tried_again() -> None:
+    whole = run(quiet_pool(COSTS), [1, 4, 9, 20, 64])
+    earlier = stored(whole, state="cut short")
+    failing = stored(run(quiet_pool(COSTS), [20]), 1)
+    failing = replace(failing, failed=(Candidate(4),))
+    race = run(quiet_pool(COSTS, 1), [1, 4, 9, 20, 64], earlier=[earlier, failing])
+    assert Candidate(4) not in {s.candidate for s in race.samples}
+
+
+def test_failed_and_imported_runs_are_no_reason_to_time_less() -> None:
+    whole = run(quiet_pool(COSTS), [1, 4, 9, 20, 64])
+    for state in ("failed", "imported"):
+        again = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], earlier=[stored(whole, state=state)])
+        assert again == whole
+
+
+# --- relatives ------------------------------------------------------------------------------
+
+
+def test_an_old_winner_is_confirmed_by_a_short_duel() -> None:
+    race = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], confirm=4)
+    assert {s.candidate.chunk_size for s in race.samples} == {None, 4}
+    assert sum(not s.warm_up for s in race.samples) <= 16
+    assert race.verdict.chunk_size == 4
+    assert race.verdict.decided
+    assert judge_runs([stored(race)], num_envs=1024, nthread=8) == race.verdict
+
+
+@pytest.mark.parametrize("old", [1, 20, 64])
+def test_an_old_winner_that_wins_no_more_is_only_a_start(old: Any) -> None:
+    plain = run(quiet_pool(COSTS), [1, 4, 9, 20, 64])
+    race = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], confirm=old)
+    assert race.verdict.chunk_size == 4
+    assert race.verdict.decided
+    assert len(race.samples) <= len(plain.samples) + 16
+
+
+@pytest.mark.parametrize("old", [12, 7])
+def test_an_old_winner_that_is_no_candidate_is_not_timed(old: Any) -> None:
+    race = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], confirm=old)
+    assert Candidate(old) not in {s.candidate for s in race.samples}
+    assert race.verdict.chunk_size == 4
+
+
+def test_an_old_winner_that_the_pool_refuses_is_out() -> None:
+    def refuse(arguments: Any) -> None:
+        if arguments["chunk_size"] == 20:
+            raise RuntimeError("no")
+
+    pool = Wrapped(quiet_pool(COSTS), refuse)
+    race = run(pool, [1, 4, 9, 20, 64], clock=pool.pool.clock, confirm=20)
+    assert set(race.failures) == {Candidate(20)}
+    assert race.verdict.chunk_size == 4
+
+
+def test_an_old_winner_must_be_a_chunk_size() -> None:
+    with pytest.raises(ArgumentError):
+        run(quiet_pool(COSTS), [4], confirm=2000)
+
+
+def test_a_relative_that_kept_its_default_is_looked_at_less_closely() -> None:
+    costs: dict[int | None, float] = {None: 0.01, 12: 0.01}
+    costs |= {c: 0.01 * (1 + 0.03 * abs(math.log(c / 12))) for c in (1, 3, 6, 9, 20, 40, 64, 128)}
+    candidates = [c for c in costs if c]
+    plain = [run(quiet_pool(costs, k), candidates, seed=k) for k in range(5)]
+    told = [run(quiet_pool(costs, k), candidates, seed=k, prior=[None]) for k in range(5)]
+    assert sum(len(r.samples) for r in told) < sum(len(r.samples) for r in plain)
+    assert {r.verdict.chunk_size for r in told} == {None}
+    first = {s.candidate.chunk_size for s in told[0].samples if s.round == 1}
+    assert {None, 9, 20} <= first

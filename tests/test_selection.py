@@ -219,14 +219,12 @@ def test_without_noise_the_choice_is_never_slower_than_the_default(rest: Any) ->
 
 
 def test_pairs_are_neighbours_of_one_round() -> None:
-    which = np.array([0, 1, 1, 0, 0, 1, 2, 1, 1, 0])
-    rounds = np.array([0, 0, 0, 0, 1, 1, 1, 2, 2, 2])
-    logs = np.log([1.0, 0.5, 1.0])[which]
-    found = duel_pairs(which, rounds, np.arange(10), logs)
-    assert list(found) == [1]
-    assert found[1] == pytest.approx([math.log(0.5)] * 3)
-    left_out = duel_pairs(which, rounds, np.arange(0, 20, 2), logs)
-    assert left_out == {}
+    which = [0, 1, 1, 0, 0, 1, 2, 1, 1, 0]
+    rounds = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
+    logs = [math.log([1.0, 0.5, 1.0][k]) for k in which]
+    found = duel_pairs(which, rounds, list(range(10)), logs)
+    assert found == {1: [pytest.approx(math.log(0.5))] * 3}
+    assert duel_pairs(which, rounds, list(range(0, 20, 2)), logs) == {}
 
 
 def test_t_quantiles_against_published_ones() -> None:

@@ -14,19 +14,22 @@ The log of a timing is taken apart into three things:
 
 "Small as a rule, now and then large" is Student's t with few degrees of freedom, written as a
 normal distribution with an unknown scale per timing. All scales are found by variational
-iteration; one iteration inverts one matrix with a row for every other timing and for every
-candidate.
+iteration; one iteration goes along the walk once and inverts one matrix with a row for every
+candidate that was timed.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
     from numpy.typing import NDArray
 
     Floats = NDArray[np.float64]
@@ -48,9 +51,11 @@ BUMP_TAIL = 3.0
 STRETCH = 2
 """Timings in a row that share a speed of the machine; a change within them counts as noise."""
 MOST_TIMINGS = 600
-"""With more timings than this (many runs judged together) the stretches get longer."""
+"""With more timings than this the stretches get longer."""
+ROWS = 32
+"""Of the correlations of levels, held at a time."""
 ITERATIONS = 12
-"""Of the variational fit, at most."""
+"""Of the variational fit, from the prior guesses on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,7 +99,7 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Fit:
+class Costs:
     """Log costs relative to the first candidate (the native default), with their covariance."""
 
     mean: Floats
@@ -103,17 +108,28 @@ class Fit:
     """Shape (candidates, candidates)."""
     noise: float
     """Standard deviation of the log of one timing, spikes set aside."""
-    learned: Learned | None = None
-    """What a fit of more timings may go on from."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fit(Costs):
+    """Costs as one run's timings show them, and what they rest on."""
+
+    learned: Learned
+    information: Floats
+    """Shape (candidates, candidates): what the timings say of the costs, the machine's speed taken
+    out and the prior left aside. Its inverse would be a covariance if it said anything of the
+    costs' common level. Those of several runs add up."""
+    score: Floats
+    """Shape (candidates,): information times costs. Likewise."""
 
 
 def fit(
-    chunks: Floats,
-    idle: Floats,
-    which: NDArray[np.intp],
-    logs: Floats,
+    chunks: tuple[float, ...],
+    idle: tuple[float, ...],
+    which: Sequence[int],
+    logs: Sequence[float],
     *,
-    tolerance: float = 0.0,
+    iterations: int = ITERATIONS,
     learned: Learned | None = None,
 ) -> Fit:
     """Fit timings taken one after another.
@@ -121,157 +137,213 @@ def fit(
     Candidates without timings get a prediction and change nothing for the others.
 
     Args:
-        chunks: shape (candidates,): chunk size of each, the native default first (at the chunk
+        chunks: chunk size of each candidate, the native default first (at the chunk
             size its rule gives, NaN if that is not known).
-        idle: shape (candidates,): log of how much longer a step takes for threads that have
+        idle: for each, log of how much longer a step takes for threads that have
             nothing to do in its last rounds, 0 where unknown. How much of it shows is learned.
-        which: shape (timings,): index of the candidate of each timing, in the order taken.
-        logs: shape (timings,): log of the time of one step.
-        tolerance: The scales are found anew until they change by less than this share, and
-            `ITERATIONS` times at most.
-        learned: What a fit of all but the latest timings found: a better start than the prior
+        which: index of the candidate of each timing, in the order taken.
+        logs: log of the time of one step, for each timing.
+        iterations: how often the scales are found anew.
+        learned: what a fit of all but the latest timings found: a better start than the prior
             guesses, so that fewer iterations do.
     """
     n, m = len(which), len(chunks)
-    trend, smooth = curves(chunks, idle, np.unique(which))
-    seen, place = np.unique(which, return_inverse=True)
-    trend_s, smooth_s, kinds = trend[np.ix_(seen, seen)], smooth[np.ix_(seen, seen)], len(seen)
-    stretch = _stretches(n)
+    kind = {k: place for place, k in enumerate(sorted(set(which)))}
+    trend, smooth = curves(chunks, idle, kind)
+    seen, kinds = np.array(list(kind)), len(kind)
+    smooth_s = smooth.take(seen, 0).take(seen, 1)
+    place = np.array([kind[k] for k in which])
+    stretch = np.arange(n) // (STRETCH * math.ceil(n / MOST_TIMINGS))
     levels = int(stretch[-1]) + 1
-    y = logs - np.median(logs)
+    y = np.array(logs) - logs[0]
     begin = (learned or Learned.nothing(n, levels, m)).carried_to(n, levels, m)
     noise2, speed2, curve2, bump2 = begin.noise2, begin.speed2, begin.curve2, begin.bump2
-    noise_w, speed_w, bump_w = begin.noise_w, begin.speed_w, begin.bump_w[seen]
-    for _ in range(ITERATIONS):
-        before = np.array([noise2, speed2, curve2, bump2])
+    noise_w, speed_w, bump_w = begin.noise_w, begin.speed_w, begin.bump_w.copy()
+    for _ in range(iterations):
         bump_v = bump2 / bump_w
-        inner = _inverse(trend_s + curve2 * smooth_s + np.diag(bump_v))
-        mean, cov = _solve(y, stretch, place, noise_w / noise2, speed_w / speed2, inner)
-        level, cost = mean[:levels], mean[levels:]
+        prior = trend + curve2 * smooth
+        prior.flat[:: m + 1] += bump_v
+        prior_s = prior.take(seen, 0).take(seen, 1)
+        found = _solve(y, place, stretch, noise_w / noise2, speed_w / speed2, prior_s)
         # The noise: what is left of each timing.
-        e = y - level[stretch] - cost[place]
-        own = cov.diagonal()
-        spread = own[stretch] + own[levels + place] + 2 * cov[stretch, levels + place]
-        e2 = e * e + spread
+        late = found.left2 / noise2
         # A machine can hold a step up but not speed it up: only late timings are set aside.
-        late = np.where(e > 0, e2 / noise2, np.minimum(e2 / noise2, 1.0))
+        np.minimum(late, 1.0, out=late, where=found.left < 0)
         noise_w = (NOISE_TAIL + 1) / (NOISE_TAIL + late)
-        noise2 = _scale(np.sum(noise_w * e2), n, NOISE_SCALE)
         # The machine's speed: its changes from one stretch to the next.
-        between = own[1:levels] + own[: levels - 1] - 2 * cov.diagonal(1)[: levels - 1]
-        change2 = np.diff(level) ** 2 + between
-        speed_w = (SPEED_TAIL + 1) / (SPEED_TAIL + change2 / speed2)
-        speed2 = _scale(np.sum(speed_w * change2), levels - 1, SPEED_SCALE)
+        speed_w = (SPEED_TAIL + 1) / (SPEED_TAIL + found.change2 / speed2)
         # The candidates: how much of what they cost is curve, how much their own bump.
-        a = inner @ cost
-        doubt = inner - inner @ cov[levels:, levels:] @ inner
-        bump_e2 = (bump_v * a) ** 2 + bump_v - bump_v**2 * doubt.diagonal()
-        curve_e2 = kinds * curve2 + curve2**2 * float(np.sum(smooth_s * (np.outer(a, a) - doubt)))
-        bump_w = (BUMP_TAIL + 1) / (BUMP_TAIL + bump_e2 / bump2)
-        bump2 = _scale(np.sum(bump_w * bump_e2), kinds, BUMP_SCALE)
+        pull, hold, bump_v = found.pull, found.hold, bump_v.take(seen)
+        bump_e2 = (bump_v * pull) ** 2 + bump_v - bump_v**2 * hold.diagonal()
+        curve_e2 = kinds * curve2 + curve2**2 * (smooth_s * (pull[:, None] * pull - hold)).sum()
+        bump_w[seen] = (BUMP_TAIL + 1) / (BUMP_TAIL + bump_e2 / bump2)
+        noise2 = _scale((noise_w * found.left2).sum(), n, NOISE_SCALE)
+        speed2 = _scale((speed_w * found.change2).sum(), levels - 1, SPEED_SCALE)
         curve2 = _scale(curve_e2, kinds, CURVE_SCALE)
-        if np.abs(np.array([noise2, speed2, curve2, bump2]) / before - 1).max() < tolerance:
-            break
-    every_bump_w = begin.bump_w.copy()
-    every_bump_w[seen] = bump_w
-    own_bump = np.full(m, bump2)
-    own_bump[seen] = bump_v
-    prior = trend + curve2 * smooth + np.diag(own_bump)
-    carry = (trend + curve2 * smooth)[:, seen] @ inner
-    carry[seen] = np.eye(kinds)
-    everyone = carry @ cost
-    covariance = prior - carry @ (_inverse(inner) - cov[levels:, levels:]) @ carry.T
-    relative = np.eye(m)
-    relative[:, 0] -= 1.0
+        bump2 = _scale((bump_w.take(seen) * bump_e2).sum(), kinds, BUMP_SCALE)
+    carry = prior.take(seen, 1)
+    cost = carry @ found.pull
+    covariance = prior - carry @ found.hold @ carry.T
+    information, score = np.zeros((m, m)), np.zeros(m)
+    information[seen[:, None], seen] = found.told[:, :kinds]
+    score[seen] = found.told[:, kinds]
     return Fit(
-        mean=everyone - everyone[0],
-        covariance=relative @ covariance @ relative.T,
-        noise=float(NOISE_SPREAD * np.sqrt(noise2)),
-        learned=Learned(noise2, speed2, curve2, bump2, noise_w, speed_w, every_bump_w),
+        mean=cost - cost[0],
+        covariance=covariance - covariance[0] - covariance[:, :1] + covariance[0, 0],
+        noise=NOISE_SPREAD * math.sqrt(noise2),
+        learned=Learned(noise2, speed2, curve2, bump2, noise_w, speed_w, bump_w),
+        information=information,
+        score=score,
     )
 
 
-def told(which: NDArray[np.intp], logs: Floats, learned: Learned) -> tuple[Floats, Floats]:
-    """What timings say of the costs when the machine's speed is taken out, prior left aside.
+@dataclass(frozen=True, slots=True)
+class _Solution:
+    """What timings say of levels and costs while all scales are given."""
 
-    Args:
-        which: as `fit` got them.
-        logs: likewise.
-        learned: what that fit found.
-
-    Returns:
-        Shape (candidates, candidates): the information, whose inverse would be a covariance if
-        it said anything of the costs' common level; and, shape (candidates,), information times
-        costs. Those of several runs add up.
-    """
-    m, stretch = len(learned.bump_w), _stretches(len(which))
-    noise_p, speed_p = learned.noise_w / learned.noise2, learned.speed_w / learned.speed2
-    levels = len(speed_p) + 1
-    columns = np.zeros((len(which), m + 1))
-    columns[np.arange(len(which)), which] = 1.0
-    columns[:, m] = logs - np.median(logs)
-    weighed = noise_p[:, None] * columns
-    summed = np.zeros((levels, m + 1))
-    np.add.at(summed, stretch, weighed)
-    chain = np.diag(summed[:, :m].sum(axis=1))
-    at = np.arange(levels - 1)
-    chain[at, at + 1] = chain[at + 1, at] = -speed_p
-    chain[at, at] += speed_p
-    chain[at + 1, at + 1] += speed_p
-    left = columns.T @ weighed - summed.T @ np.linalg.solve(chain, summed)
-    return left[:m, :m], left[:m, m]
-
-
-def _stretches(timings: int) -> NDArray[np.intp]:
-    return np.arange(timings) // (STRETCH * math.ceil(timings / MOST_TIMINGS))
+    left: Floats
+    """Shape (timings,): what is left of each."""
+    left2: Floats
+    """The expected square of that."""
+    change2: Floats
+    """Shape (levels - 1,): likewise of the steps from level to level."""
+    pull: Floats
+    """Shape (kinds,): P pull is the costs, P their prior covariance."""
+    hold: Floats
+    """Shape (kinds, kinds): P - P hold P is the costs' covariance."""
+    told: Floats
+    """Shape (kinds, kinds + 1): the costs' information and score, the prior left aside."""
 
 
 def _solve(
     y: Floats,
-    stretch: NDArray[np.intp],
     place: NDArray[np.intp],
+    stretch: NDArray[np.intp],
     noise_p: Floats,
     speed_p: Floats,
-    cost_p: Floats,
-) -> tuple[Floats, Floats]:
-    """Mean and covariance of the levels and the costs, in this order, given all precisions."""
-    levels, kinds = len(speed_p) + 1, len(cost_p)
-    precision = np.zeros((levels + kinds, levels + kinds))
-    at, cost_at = np.arange(levels), np.arange(levels, levels + kinds)
-    precision[at[1:], at[:-1]] = precision[at[:-1], at[1:]] = -speed_p
-    precision[at, at] = np.bincount(stretch, noise_p, levels)
-    precision[at[1:], at[1:]] += speed_p
-    precision[at[:-1], at[:-1]] += speed_p
-    shared = np.bincount(stretch * kinds + place, noise_p, levels * kinds)
-    precision[:levels, levels:] = shared.reshape(levels, kinds)
-    precision[levels:, :levels] = precision[:levels, levels:].T
-    precision[levels:, levels:] = cost_p
-    precision[cost_at, cost_at] += np.bincount(place, noise_p, kinds)
-    right = np.concatenate(
-        [np.bincount(stretch, noise_p * y, levels), np.bincount(place, noise_p * y, kinds)]
+    prior: Floats,
+) -> _Solution:
+    """Levels and costs, given the precisions of noise and speed and the costs' covariance.
+
+    If the costs were known, the levels would be a chain of neighbours, and answer in proportion
+    to timings and costs. So they are taken out first; a problem of the costs' small size is left.
+
+    Args:
+        y: shape (timings,): the log of each.
+        place: shape (timings,): which of the costs is in it.
+        stretch: shape (timings,): which of the levels is.
+        noise_p: shape (timings,): precision of each.
+        speed_p: shape (levels - 1,): precision of each change of the level.
+        prior: shape (kinds, kinds).
+    """
+    levels, kinds = len(speed_p) + 1, len(prior)
+    cell = stretch * (kinds + 1) + place
+    weight = np.bincount(cell, noise_p, levels * (kinds + 1)).reshape(levels, kinds + 1)
+    weight[:, kinds] = np.bincount(stretch, noise_p * y, levels)
+    own = np.bincount(stretch, noise_p, levels)
+    deviation, apart, step_v = _chain(own.tolist(), speed_p.tolist())
+    answer = _along(apart, deviation[:, None] * weight)
+    answer *= deviation[:, None]
+    told = weight[:, :kinds].T @ answer
+    told *= -1.0
+    told.flat[:: kinds + 2] += np.bincount(place, noise_p, kinds)
+    told[:, kinds] += np.bincount(place, noise_p * y, kinds)
+    known, follow = told[:, :kinds], answer[:, :kinds]
+    grown = known @ prior
+    grown.flat[:: kinds + 1] += 1.0
+    shrink = np.linalg.inv(grown)
+    pull = shrink @ told[:, kinds]
+    cost, covariance = prior @ pull, prior @ shrink
+    level = answer[:, kinds] - follow @ cost
+    left = y - level[stretch] - cost[place]
+    both = follow @ covariance
+    level_v = deviation * deviation + (both * follow).sum(axis=1)
+    left_v = level_v[stretch] + covariance.diagonal()[place] - 2 * both[stretch, place]
+    change, turn = level[1:] - level[:-1], follow[1:] - follow[:-1]
+    return _Solution(
+        left=left,
+        left2=left * left + left_v,
+        change2=change * change + step_v + (turn @ covariance * turn).sum(axis=1),
+        pull=pull,
+        hold=shrink @ known,
+        told=told,
     )
-    covariance = _inverse(precision)
-    return covariance @ right, covariance
 
 
-def curves(chunks: Floats, idle: Floats, seen: NDArray[np.intp]) -> tuple[Floats, Floats]:
-    """The prior covariance of the trend, and of the smooth deviation from it at scale 1."""
+def _along(apart: Floats, values: Floats) -> Floats:
+    """Multiply the correlations of a chain with values, a few rows of them at a time.
+
+    The whole matrix would be the most that a race holds in memory, beside the pool's states.
+    """
+    product = np.empty_like(values)
+    for first in range(0, len(apart), ROWS):
+        rows = slice(first, first + ROWS)
+        related = apart[rows, None] - apart
+        np.abs(related, out=related)
+        np.negative(related, out=related)
+        np.exp(related, out=related)
+        product[rows] = related @ values
+    return product
+
+
+def _chain(own: Sequence[float], link: Sequence[float]) -> tuple[Floats, Floats, Floats]:
+    """Solve a chain of levels: in one pass there and back, as only neighbours hold each other.
+
+    Args:
+        own: precision with which its timings hold each level.
+        link: precision with which each but the last holds the next.
+
+    Returns:
+        The standard deviation of each level; a place of each, so that the correlation of any
+        two is exp(-distance of their places); and the variance of each step from level to level.
+    """
+    held = own[0]
+    # A level is `share` of the next one's plus something of its own, of variance `alone`.
+    alone, share = [], []
+    for linked, more in zip(link, own[1:], strict=True):
+        alone.append(1.0 / (held + linked))
+        share.append(linked * alone[-1])
+        held = more + held * share[-1]
+    variance, place, step_v = [1.0 / held], [0.0], []
+    for a, s in zip(reversed(alone), reversed(share), strict=True):
+        after = variance[-1]
+        variance.append(a + s * s * after)
+        place.append(place[-1] + 0.5 * math.log(variance[-1] / after) - math.log(s))
+        step_v.append(a + (1.0 - s) ** 2 * after)
+    return np.sqrt(variance[::-1]), np.array(place[::-1]), np.array(step_v[::-1])
+
+
+def curves(
+    chunks: tuple[float, ...], idle: tuple[float, ...], seen: Iterable[int]
+) -> tuple[Floats, Floats]:
+    """The prior covariance of the trend, and of the smooth deviation from it at scale 1.
+
+    Args:
+        chunks: as for `fit`.
+        idle: likewise.
+        seen: candidates that were timed, in ascending order.
+    """
+    if chunks[0] > 0:
+        return _curves(chunks, idle, math.log(chunks[0]))
+    timed = [math.log(chunks[k]) for k in seen if chunks[k] > 0]
+    return _curves(chunks, idle, sum(timed) / max(len(timed), 1))
+
+
+@lru_cache(maxsize=4)
+def _curves(
+    chunks: tuple[float, ...], idle: tuple[float, ...], origin: float
+) -> tuple[Floats, Floats]:
+    """The same for trends that turn about this log(chunk); a race asks for it at every block."""
     known = np.isfinite(chunks)
     sizes = np.where(known, chunks, 1.0)
-    x = np.log(sizes)
-    timed = seen[known[seen]]
-    x = x - (x[0] if known[0] else x[timed].mean() if len(timed) else 0.0)
-    trend = np.column_stack([0.15 * x, 0.08 * x * x, 0.6 / sizes, 0.4 * idle])
+    x = np.log(sizes) - origin
+    trend = np.column_stack([0.15 * x, 0.08 * x * x, 0.6 / sizes, 0.4 * np.array(idle)])
     gap = np.abs(x[:, None] - x[None, :]) / CURVE_LENGTH * np.sqrt(5.0)
     smooth = (1.0 + gap + gap * gap / 3.0) * np.exp(-gap)  # Matern, 5/2
     trend[~known] = 0.0
     smooth[~known, :] = 0.0
     smooth[:, ~known] = 0.0
     return trend @ trend.T + np.diag(np.where(known, 0.0, 0.3**2)), smooth
-
-
-def _inverse(matrix: Floats) -> Floats:
-    return np.asarray(np.linalg.inv(matrix), dtype=np.float64)
 
 
 def _scale(squares: np.floating[Any] | float, count: int, guess: float) -> float:

@@ -10,21 +10,16 @@ ones that prove it, so being the luckiest of sixteen proves nothing.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-import numpy as np
-
 from tuner.candidates import native_chunk_size
-from tuner.curve import Fit, Learned, fit
+from tuner.curve import ITERATIONS, Costs, Learned, fit
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-
-    from numpy.typing import NDArray
-
-    Floats = NDArray[np.float64]
 
 WORTH = 0.002
 """The smallest gain worth leaving the default for, as a share of the default's time."""
@@ -85,8 +80,10 @@ class Evidence:
     """The native default first."""
     counts: tuple[int, ...]
     """Samples of each."""
-    fit: Fit
+    fit: Costs
     duels: dict[Candidate, Duel]
+    learned: Learned | None = None
+    """What a fit of more timings may go on from."""
 
 
 def usable_samples(
@@ -125,13 +122,18 @@ class Work:
         rounds = math.ceil(math.ceil(self.num_envs / chunk_size) / self.nthread)
         return math.log(rounds * chunk_size * self.nthread / self.num_envs)
 
+    def axes(self, candidates: Iterable[Candidate]) -> tuple[tuple[float, ...], tuple[float, ...]]:
+        """Chunk size of each, as far as known, and what it leaves idle: where a fit sees it."""
+        sizes = [float(c.chunk_size or self.native_chunk or math.nan) for c in candidates]
+        return tuple(sizes), tuple([self.idle(size) for size in sizes])
+
 
 def weigh(
     samples: Sequence[Sample],
     work: Work,
     others: Iterable[Candidate] = (),
     *,
-    tolerance: float = 0.0,
+    iterations: int = ITERATIONS,
     learned: Learned | None = None,
 ) -> Evidence | None:
     """Fit the samples and add up the duels; None if the default has no sample.
@@ -140,7 +142,7 @@ def weigh(
         samples: as `usable_samples` gives them.
         work: what the samples timed.
         others: candidates without samples, for which the fit should say what to expect.
-        tolerance: of the fit's scales, as a share of them.
+        iterations: how often the fit finds its scales anew.
         learned: what a fit of all but the latest samples found.
     """
     counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
@@ -151,75 +153,72 @@ def weigh(
     rest = sorted((c for c in counts if c != NATIVE_DEFAULT), key=lambda c: c.chunk_size or 0)
     candidates = (NATIVE_DEFAULT, *rest)
     index = {c: k for k, c in enumerate(candidates)}
-    sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
-    chunks = np.array(sizes, dtype=np.float64)
-    which = np.array([index[s.candidate] for s in samples], dtype=np.intp)
-    logs = np.log([s.nanoseconds / s.steps for s in samples])
+    which = [index[s.candidate] for s in samples]
+    logs = [math.log(s.nanoseconds / s.steps) for s in samples]
     fitted = fit(
-        chunks,
-        np.array([work.idle(c) for c in sizes]),
+        *work.axes(candidates),
         which,
         logs,
-        tolerance=tolerance,
+        iterations=iterations,
         learned=learned,
     )
-    rounds = np.array([s.round for s in samples])
-    pairs = duel_pairs(which, rounds, np.array([s.order for s in samples]), logs)
+    pairs = duel_pairs(which, [s.round for s in samples], [s.order for s in samples], logs)
     return Evidence(
         candidates=candidates,
         counts=tuple(counts[c] for c in candidates),
         fit=fitted,
         duels={candidates[k]: judged_duel(d, fitted.noise) for k, d in pairs.items()},
+        learned=fitted.learned,
     )
 
 
 def duel_pairs(
-    which: NDArray[np.intp], rounds: NDArray[np.int64], orders: NDArray[np.int64], logs: Floats
-) -> dict[int, Floats]:
+    which: Sequence[int], rounds: Sequence[int], orders: Sequence[int], logs: Sequence[float]
+) -> dict[int, list[float]]:
     """log(time / default's) of each pair of neighbours, by candidate, from rounds that are duels.
 
     Args:
-        which: shape (timings,): index of the candidate of each, the native default's is 0.
-        rounds: shape (timings,).
-        orders: shape (timings,), ascending.
-        logs: shape (timings,): log of the time of one step.
+        which: index of the candidate of each timing; the native default's is 0.
+        rounds: its round.
+        orders: its place in the run; ascending.
+        logs: log of the time of one step.
     """
-    _, place = np.unique(rounds, return_inverse=True)
-    kinds = np.zeros((len(rounds), 1 + which.max(initial=0)), dtype=bool)
-    kinds[place, which] = True
-    duels = kinds[:, 0] & (np.count_nonzero(kinds, axis=1) == 2)
-    linked = duels[place[:-1]] & (np.diff(place) == 0)
-    linked &= (np.diff(orders) == 1) & (np.diff(which) != 0)
-    # A timing is in one pair at most: of a chain of links every other one counts.
-    at = np.arange(len(linked))
-    begins = linked & ~np.concatenate([[False], linked[:-1]])
-    first = at[linked & ((at - np.maximum.accumulate(np.where(begins, at, 0))) % 2 == 0)]
-    ratios = (logs[first + 1] - logs[first]) * np.where(which[first] == 0, 1.0, -1.0)
-    rivals = which[first] + which[first + 1]
-    return {int(k): ratios[rivals == k] for k in np.unique(rivals)}
+    kinds: dict[int, set[int]] = defaultdict(set)
+    for k, number in zip(which, rounds, strict=True):
+        kinds[number].add(k)
+    found: dict[int, list[float]] = defaultdict(list)
+    waiting: tuple[int, int, int, float] | None = None
+    for at in zip(which, rounds, orders, logs, strict=True):
+        k, number, order, log = at
+        if len(kinds[number]) != 2 or 0 not in kinds[number]:
+            continue
+        if waiting is None or waiting[0] == k or waiting[1:3] != (number, order - 1):
+            waiting = at
+            continue
+        found[k or waiting[0]].append(log - waiting[3] if k else waiting[3] - log)
+        waiting = None
+    return dict(found)
 
 
-def judged_duel(pairs: Floats, noise: float) -> Duel:
+def judged_duel(pairs: Sequence[float], noise: float) -> Duel:
     """The mean difference with its 95 % interval, far-off pairs set aside."""
+    ordered, n = sorted(pairs), len(pairs)
+    median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     expected = math.sqrt(2.0) * noise
-    kept = pairs[np.abs(pairs - np.median(pairs)) <= OUTLIER * expected]
+    kept = [pair for pair in ordered if abs(pair - median) <= OUTLIER * expected]
     if len(kept) < 2:
         return NO_DUEL
     freedom = NOISE_WEIGHT + len(kept) - 1
-    mean = float(kept.mean())
-    squares = NOISE_WEIGHT * expected**2 + float(np.sum((kept - mean) ** 2))
+    mean = math.fsum(kept) / len(kept)
+    squares = NOISE_WEIGHT * expected**2 + math.fsum((pair - mean) ** 2 for pair in kept)
     error = math.sqrt(squares / freedom / len(kept))
     reach = t95(freedom) * error
     return Duel(len(kept), mean, mean - reach, mean + reach)
 
 
-_ERF = np.vectorize(math.erf, otypes=[float])
-
-
-def expected_excess(mean: Floats, spread: Floats) -> Floats:
-    """Expected positive part of normal values with this mean and standard deviation."""
-    spread = np.maximum(spread, 1e-12)
+def expected_excess(mean: float, spread: float) -> float:
+    """Expected positive part of a normal value with this mean and standard deviation."""
+    spread = max(spread, 1e-12)
     z = mean / spread
-    density = np.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
-    excess: Floats = mean * 0.5 * (1 + _ERF(z / math.sqrt(2))) + spread * density
-    return excess
+    density = math.exp(-0.5 * z * z) / math.sqrt(2 * math.pi)
+    return mean * 0.5 * (1 + math.erf(z / math.sqrt(2))) + spread * density

@@ -30,6 +30,7 @@ WILL_HAPPEN = {
     "near": "it is measured, the relative's winner (scaled to as many chunks a thread), its "
     "neighbours and the default first",
     "miss": "it is measured from scratch",
+    "nothing to tune": "the native default is used, nothing is measured",
 }
 """By kind."""
 
@@ -107,7 +108,11 @@ def explain_key(
     database: Path, key: CacheKey, here: Stack, time_budget_s: float = TIME_BUDGET_S
 ) -> Explanation:
     """Say the same of a key that is made already, for a software stack."""
-    found = find_answer(database, key, key.facts.num_envs, here)
+    num_envs, nthread = key.facts.num_envs, key.facts.nthread
+    if num_envs <= nthread:
+        reason = f"{num_envs} environments on {nthread} threads can only be cut one way"
+        return Explanation("nothing to tune", key, reason, None, None)
+    found = find_answer(database, key, num_envs, here)
     if isinstance(found, Answer):
         return _answered(key, found, time_budget_s)
     known = exists(database) and not is_empty(database)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import Fit, curves, fit, told
+from tuner.curve import Costs, curves, fit
 from tuner.evidence import (
     FEWEST_PAIRS,
     NO_DUEL,
@@ -46,19 +46,24 @@ if TYPE_CHECKING:
 
 TAUS = np.concatenate([[0.0], np.geomspace(0.0005, 0.1, 16)])
 """The grid over which the spread between runs is integrated."""
-TAU_SCALE, TAU_TAIL = 0.005, 4.0
+TAU_SCALE, TAU_TAIL = 0.003, 4.0
 """Of its prior, a half-t one (Gelman 2006), and the degrees of freedom of its tail. A half-Cauchy
 one, whose tail is longer, would let a second run that agrees take back what the first proved."""
 THIN = 2
 """Timings of a candidate in one run that cannot tell whether they were late or it is slow."""
 LATE = 2.5
 """Standard deviations by which such timings may be late and still count in full."""
-PASSES = 3
+PASSES = 2
 """In which that is found out, beside what all runs say."""
-NOISE_TIMINGS = 8.0
+SMALLEST_NOISE = 1e-4
+"""Noise below this is a coincidence."""
+MANY_PAIRS = 12
+"""Pairs of all runs' duels from which the noise is read rather than from the runs' fits: a short
+run cannot tell a few late timings from a noisy machine, all together can."""
+NOISE_TIMINGS = 40.0
 """How many timings the noise of all runs together counts for in the noise of one."""
-FIT_TOLERANCE = 0.1
-"""Of the scales of one run's fit: what it says of the costs hangs little on them."""
+FIT_ITERATIONS = 3
+"""Of one run's fit: what it says of the costs hangs little on its scales."""
 CLEARLY = 3.0
 """Standard errors between the gains of two runs that make them a contradiction."""
 ENOUGH_SECONDS = 30.0
@@ -143,7 +148,7 @@ class Report:
     """Those it timed, the native default first whether timed or not."""
     counts: tuple[int, ...]
     information: Floats
-    """Shape (candidates, candidates); `curve.told`."""
+    """Shape (candidates, candidates), as `curve.Fit` has it."""
     score: Floats
     """Shape (candidates,)."""
     noise2: float
@@ -154,7 +159,7 @@ class Report:
     """Square of the curve's scale, likewise."""
     costs: Floats
     """Shape (candidates,): log of the time over the default's, as the run alone sees it."""
-    pairs: dict[Candidate, Floats]
+    pairs: dict[Candidate, list[float]]
     """Of its duels."""
 
 
@@ -173,30 +178,24 @@ def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> 
         return None
     sizes = sizes[usable]
     timed = np.union1d(sizes, [0])
-    which = np.searchsorted(timed, sizes)
-    logs = np.log(timings.nanoseconds[usable] / timings.steps[usable])
+    which = np.searchsorted(timed, sizes).tolist()
+    logs = np.log(timings.nanoseconds[usable] / timings.steps[usable]).tolist()
     candidates = tuple(Candidate(c or None) for c in timed.tolist())
-    fitted = fit(*_axes(candidates, work), which, logs, tolerance=FIT_TOLERANCE)
+    fitted = fit(*work.axes(candidates), which, logs, iterations=FIT_ITERATIONS)
     learned = fitted.learned
-    assert learned is not None
-    information, score = told(which, logs, learned)
-    pairs = duel_pairs(which, timings.round[usable], timings.order[usable], logs)
+    rounds, orders = timings.round[usable].tolist(), timings.order[usable].tolist()
+    pairs = duel_pairs(which, rounds, orders, logs)
     return Report(
         candidates=candidates,
         counts=tuple(np.bincount(which, minlength=len(timed)).tolist()),
-        information=information,
-        score=score,
+        information=fitted.information,
+        score=fitted.score,
         noise2=fitted.noise**2,
         bumps=learned.bump2 / learned.bump_w,
         curve2=learned.curve2,
         costs=fitted.mean,
         pairs={candidates[k]: d for k, d in pairs.items()},
     )
-
-
-def _axes(candidates: Sequence[Candidate], work: Work) -> tuple[Floats, Floats]:
-    sizes = [float(c.chunk_size or work.native_chunk or math.nan) for c in candidates]
-    return np.array(sizes), np.array([work.idle(c) for c in sizes])
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,7 +228,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
     bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros((n, m), dtype=np.int64)
     taken = np.array([float(sum(r.counts)) for r in reports])
     noise2 = np.array([r.noise2 for r in reports])
-    common = float(noise2 @ taken) / float(taken.sum())
+    common = _common_noise2(reports, noise2, taken)
     steadied = (noise2 * taken + common * NOISE_TIMINGS) / (taken + NOISE_TIMINGS)
     for k, r in enumerate(reports):
         at = np.array([index[c] for c in r.candidates])
@@ -240,7 +239,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         seen[at] += timed
         counts[k, at] = r.counts
     own_bump = np.where(seen > 0, bumps / np.maximum(seen, 1), bumps.sum() / seen.sum())
-    trend, smooth = curves(*_axes(candidates, work), np.flatnonzero(seen))
+    trend, smooth = curves(*work.axes(candidates), np.flatnonzero(seen).tolist())
     prior = trend + np.mean([r.curve2 for r in reports]) * smooth + np.diag(own_bump)
     weights, mean, covariance = _integrated(information, score, prior)
     for _ in range(PASSES):
@@ -269,7 +268,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         evidence=Evidence(
             candidates=candidates,
             counts=tuple(counts.sum(axis=0).tolist()),
-            fit=Fit(
+            fit=Costs(
                 mean=relative @ mean,
                 covariance=relative @ covariance @ relative.T,
                 noise=math.sqrt(common),
@@ -293,11 +292,22 @@ PRIOR_OF_TAU = _prior_of_tau()
 """Probability of each of the `TAUS`, before any run."""
 
 
+def _common_noise2(reports: Sequence[Report], noise2: Floats, taken: Floats) -> float:
+    """The square of the noise of all runs together, late timings set aside."""
+    fitted = float(noise2 @ taken) / float(taken.sum())
+    pairs = [np.array(d) - np.median(d) for r in reports for d in r.pairs.values() if len(d) > 2]
+    if sum(map(len, pairs)) < MANY_PAIRS:
+        return fitted
+    deviation = 1.4826 * float(np.median(np.abs(np.concatenate(pairs))))
+    # The deviation of a pair is that of two timings; one of 0 is a clock's grain, not a machine's.
+    return min(fitted, max(0.5 * deviation**2, SMALLEST_NOISE**2))
+
+
 def _late(information: Floats, score: Floats, mean: Floats, tau2: float) -> Floats:
     """Variance to add to what each run says of each candidate, as far as it came late."""
     own = np.maximum(np.einsum("rkk->rk", information), 1e-9)
     off = (score - information @ mean) / own
-    expected = 1.0 / own + 0.5 * tau2
+    expected = 1.0 / own + 0.5 * tau2 * np.sum(information**2, axis=2) / own**2
     late = np.maximum(off, 0.0) / LATE
     return np.asarray(np.maximum(late**2 - expected, 0.0))
 
@@ -309,14 +319,15 @@ def _integrated(information: Floats, score: Floats, prior: Floats) -> tuple[Floa
     the difference of two of them deviates by tau. In the directions of its information's
     eigenvectors that is one number more to each variance.
     """
-    m = len(prior)
+    n, m = score.shape
     known, axes = np.linalg.eigh(information)
     known = np.where(known > 1e-9 * known[:, -1:], known, 0.0)
     along = np.einsum("rji,rj->ri", axes, score)
     share = 1.0 / (1.0 + 0.5 * TAUS[:, None, None] ** 2 * known)
-    per_run = (axes * (share * known)[:, :, None, :]) @ axes.transpose(0, 2, 1)
-    everything = per_run.sum(axis=1)
-    right = np.einsum("rij,grj->gi", axes, share * along)
+    every_axis = axes.transpose(1, 0, 2).reshape(m, n * m)
+    strength = (share * known).reshape(-1, 1, n * m)
+    everything = (every_axis * strength) @ every_axis.T
+    right = (share * along).reshape(-1, n * m) @ every_axis.T
     squares = along**2 / np.where(known > 0, known, 1.0) * (known > 0)
     shrink = np.linalg.inv(np.eye(m) + everything @ prior)
     covariances = prior @ shrink
@@ -349,14 +360,15 @@ class _RunDuel:
     """Of one pair, by the run's noise."""
 
     @classmethod
-    def of(cls, pairs: Floats, expected: float, variance: float) -> _RunDuel:
-        kept = pairs[np.abs(pairs - expected) <= OUTLIER * math.sqrt(variance)]
-        mean = float(kept.mean()) if len(kept) else 0.0
+    def of(cls, pairs: Sequence[float], expected: float, variance: float) -> _RunDuel:
+        reach = OUTLIER * math.sqrt(variance)
+        kept = [pair for pair in pairs if abs(pair - expected) <= reach]
+        mean = math.fsum(kept) / max(len(kept), 1)
         return cls(
             alone=judged_duel(pairs, math.sqrt(0.5 * variance)),
             pairs=len(kept),
             mean=mean,
-            squares=float(np.sum((kept - mean) ** 2)) / variance,
+            squares=math.fsum((pair - mean) ** 2 for pair in kept) / variance,
             variance=variance,
         )
 

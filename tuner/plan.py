@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import Learned
+from tuner.curve import ITERATIONS, Learned
 from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
 from tuner.history import Report, Timings, pool_reports, report
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
@@ -25,29 +25,33 @@ from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
-TOLERANCE = 0.02
-"""Of the fit's scales, for a plan: it goes on from where the last block's ended, and to find
-them more exactly would take longer than a light step."""
+FURTHER_ITERATIONS = 3
+"""Of the fit, for a plan that goes on from where the last block's ended: the scales settle over the
+blocks, and to find them more exactly each time would take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
-FIRST_LIKELY = 4
+FIRST_LIKELY = 1
 """The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
 HOPE = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
-LIKELY_HOPE = 0.02
+LIKELY_HOPE = 0.03
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
+LIKELY_DUEL_HOPE = 0.0065
+"""The same for a likely winner: a gain too small to be proven fast is left alone."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
+MANY_TIMINGS = 100
+"""With a budget of so many timings every candidate is timed once."""
 LOOK_WITHIN = 0.05
-"""Every candidate predicted to be less than this much slower than the leader is timed once."""
+"""With a smaller one, those predicted to be less than this much slower than the leader."""
+LATE = 0.1
+"""A candidate timed once and this much slower than its neighbours was more likely late."""
 MOST_EXPLORED = 50
-"""Timings after which exploring ends: candidates that are still close are close."""
+"""Timings after which exploring ends, earlier runs' among them: what is still close is close."""
 REPEATS = 0.1
 """Variance of what a few timings of a candidate tell, over that of one: some ten of them.
 
@@ -126,17 +130,18 @@ def next_block(
         first = _first_block(field, timings_left)
         order = tuple(first[k] for k in rng.permutation(len(first)))
         return Outlook(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    hopes = _Hopes.of(evidence, everyone)
+    hopes = _Hopes.of(evidence, everyone, field.likely)
     if len(usable) >= MOST_SAMPLES:
         block, cut_short = STOP, False
     else:
-        block = _block(field, evidence, own, hopes, timings_left)
-        cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf))
+        # A small budget is for what probably wins, not for a look at everything.
+        ample = len(usable) + timings_left >= MANY_TIMINGS
+        look_within = math.inf if ample else LOOK_WITHIN
+        block = _block(field, evidence, own, hopes, timings_left, look_within)
+        cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf, look_within))
     if block and not _is_duel(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
-    return Outlook(
-        block, hopes.hopeful, hopes.leader, hopes.relative, evidence.fit.learned, cut_short
-    )
+    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.learned, cut_short)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,12 +163,13 @@ def _evidence(
 ) -> tuple[Evidence | None, _Own]:
     """What is known by now, earlier runs included, and how much of it this run has taken."""
     if not field.earlier:
+        learned = before.learned if before else None
         evidence = weigh(
             usable,
             field.work,
             field.candidates,
-            tolerance=TOLERANCE,
-            learned=before.learned if before else None,
+            iterations=FURTHER_ITERATIONS if learned else ITERATIONS,
+            learned=learned,
         )
         duels = evidence.duels.items() if evidence else ()
         return evidence, _Own.of(len(usable), {c: duel.pairs for c, duel in duels})
@@ -187,27 +193,37 @@ def _confirming(
         block = _duel_block(winner, duel.pairs)
     else:
         return None
-    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.fit.learned)
+    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.learned)
 
 
 def _block(
-    field: Field, evidence: Evidence, own: _Own, hopes: _Hopes, timings_left: float
+    field: Field,
+    evidence: Evidence,
+    own: _Own,
+    hopes: _Hopes,
+    timings_left: float,
+    look_within: float,
 ) -> tuple[Candidate, ...]:
     """Explore while that pays, then duel while that pays, then stop."""
     leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
-    explored, pairs = own.explored, own.pairs.get(leader, 0)
+    explored = sum(evidence.counts) - 2 * sum(d.pairs for d in evidence.duels.values())
+    pairs = own.pairs.get(leader, 0)
     # Half of the budget at most: what is found has to be proven.
-    if explored < min(MOST_EXPLORED, timings_left):
+    if explored < MOST_EXPLORED and own.explored < timings_left:
         picks = hopes.picks()
         enough = LIKELY_HOPE if leader in field.likely else HOPE
-        if sum(gain for _, gain in picks) > enough:
-            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
-        unseen = _unseen(field, evidence, leader)
+        promising = sum(gain for _, gain in picks) > enough
+        # Where earlier runs ended too soon to look at all, that comes first.
+        unseen: tuple[Candidate, ...] = ()
+        if field.earlier or not promising:
+            unseen = _unseen(field, evidence, leader, look_within)
         if unseen:
             return (leader, *unseen)
+        if promising:
+            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
     if leader == NATIVE_DEFAULT or duel.proven or pairs >= DUEL_PAIRS:
         return STOP
-    if hopes.over_default < DUEL_HOPE:
+    if hopes.over_default < (LIKELY_DUEL_HOPE if leader in field.likely else DUEL_HOPE):
         return STOP
     return _duel_block(leader, pairs)
 
@@ -228,7 +244,9 @@ def _is_duel(block: tuple[Candidate, ...]) -> bool:
     return len(block) >= 4 and len(set(block)) == 2
 
 
-def _unseen(field: Field, evidence: Evidence, leader: Candidate) -> tuple[Candidate, ...]:
+def _unseen(
+    field: Field, evidence: Evidence, leader: Candidate, look_within: float
+) -> tuple[Candidate, ...]:
     """Candidates no timing has seen that it would be careless to pass over, the likeliest first.
 
     These are the leader's neighbours on either side, and all that the curve predicts to be
@@ -239,14 +257,31 @@ def _unseen(field: Field, evidence: Evidence, leader: Candidate) -> tuple[Candid
     below = max(((k, c) for k, c in sizes if k < size), default=(0, None))[1]
     above = min(((k, c) for k, c in sizes if k > size), default=(0, None))[1]
     means = dict(zip(evidence.candidates, evidence.fit.mean, strict=True))
-    # History has looked at the others before.
-    limit = means[leader] + (0.0 if leader in field.likely else LOOK_WITHIN)
+    late: list[Candidate] = []
+    if leader in field.likely:  # history has looked at the others before
+        look_within = 0.0
+    elif look_within > LOOK_WITHIN:
+        late = _perhaps_late(evidence)
+    limit = means[leader] + look_within
     unseen = [
         c
         for c, count in zip(evidence.candidates, evidence.counts, strict=True)
         if not count and (c in (below, above) or means[c] < limit)
     ]
-    return tuple(sorted(unseen, key=lambda c: float(means[c])))[:EXPLORE_BLOCK]
+    return tuple(sorted([*unseen, *late], key=lambda c: float(means[c])))[:EXPLORE_BLOCK]
+
+
+def _perhaps_late(evidence: Evidence) -> list[Candidate]:
+    """Candidates timed once that stand out from both their neighbours, the default left aside.
+
+    Lone winners exist; a lone loser is rather one that was held up when it was timed.
+    """
+    mean = [-math.inf, *evidence.fit.mean[1:].tolist(), -math.inf]
+    return [
+        c
+        for k, (c, count) in enumerate(zip(evidence.candidates, evidence.counts, strict=True))
+        if k and count == 1 and mean[k] > LATE + max(mean[k - 1], mean[k + 1])
+    ]
 
 
 def _first_block(field: Field, timings_left: float) -> list[Candidate]:
@@ -287,7 +322,7 @@ class _Hopes:
     """What may still be gained, by candidates in the race."""
 
     candidates: tuple[Candidate, ...]
-    improvement: NDArray[np.float64]
+    improvement: tuple[float, ...]
     """How much a few more timings of each are expected to improve the choice."""
     over_default: float
     """Expected gain of the leader over the default, where it is more than is worth it."""
@@ -295,26 +330,33 @@ class _Hopes:
     relative: tuple[float, float, float]
 
     @classmethod
-    def of(cls, evidence: Evidence, everyone: Sequence[Candidate]) -> _Hopes:
-        place = [evidence.candidates.index(c) for c in everyone]
-        mean = evidence.fit.mean[place]
-        covariance = evidence.fit.covariance[np.ix_(place, place)]
-        timed = np.array([evidence.counts[k] > 0 for k in place])
-        lead = int(np.argmin(np.where(timed, mean, np.inf)))
-        variance = covariance.diagonal()
-        gap = np.maximum(variance + variance[lead] - 2 * covariance[lead], 0.0)
-        # What timings can teach: all of the doubt if they were exact, less the noisier they are.
-        learnt = gap / np.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
-        improvement = expected_excess(mean[lead] - mean, learnt)
-        improvement[lead] = 0.0
-        spread = math.sqrt(max(float(variance[lead]), 0.0))
+    def of(
+        cls, evidence: Evidence, everyone: Sequence[Candidate], likely: Sequence[Candidate] = ()
+    ) -> _Hopes:
+        index = {c: k for k, c in enumerate(evidence.candidates)}
+        place = [index[c] for c in everyone]
+        mean, variance = evidence.fit.mean.tolist(), evidence.fit.covariance.diagonal().tolist()
+        lead = min((k for k in place if evidence.counts[k]), key=mean.__getitem__)
+        covariance = evidence.fit.covariance
+        for k in (index[c] for c in likely if c in everyone and c != NATIVE_DEFAULT):
+            # An old winner is believed until the timings speak against it: it has its duel yet.
+            doubt = math.sqrt(max(variance[k] + variance[lead] - 2 * covariance[lead, k], 0.0))
+            if evidence.counts[k] and mean[k] - mean[lead] <= doubt:
+                lead = k
+                break
+        with_lead = covariance[lead].tolist()
+        improvement = []
+        for k in place:
+            gap = max(variance[k] + variance[lead] - 2 * with_lead[k], 0.0)
+            # What timings can teach: all of the doubt if they were exact, less if they are noisy.
+            learnt = gap / math.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
+            improvement.append(expected_excess(mean[lead] - mean[k], learnt) if k != lead else 0.0)
+        spread = math.sqrt(max(variance[lead], 0.0))
         return cls(
             candidates=tuple(everyone),
-            improvement=improvement,
-            over_default=float(
-                expected_excess(np.array([-mean[lead] - WORTH]), np.array([spread]))[0]
-            ),
-            leader=everyone[lead],
+            improvement=tuple(improvement),
+            over_default=expected_excess(-mean[lead] - WORTH, spread),
+            leader=evidence.candidates[lead],
             relative=(
                 math.exp(mean[lead]),
                 math.exp(mean[lead] - 1.96 * spread),
@@ -325,13 +367,10 @@ class _Hopes:
     @property
     def hopeful(self) -> int:
         """Candidates, the leader among them, that may still be worth choosing."""
-        return 1 + int(np.count_nonzero(self.improvement > HOPE / 10))
+        return 1 + sum(gain > HOPE / 10 for gain in self.improvement)
 
     def picks(self) -> list[tuple[Candidate, float]]:
         """Those whose timing promises most, with what it promises."""
-        order = np.argsort(-self.improvement, kind="stable")[:EXPLORE_BLOCK]
-        return [
-            (self.candidates[k], float(self.improvement[k]))
-            for k in order
-            if self.improvement[k] > HOPE / 10
-        ]
+        promising = zip(self.candidates, self.improvement, strict=True)
+        ordered = sorted(promising, key=lambda pair: pair[1], reverse=True)[:EXPLORE_BLOCK]
+        return [(c, gain) for c, gain in ordered if gain > HOPE / 10]

@@ -27,7 +27,7 @@ from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from tuner.curve import Fit
+    from tuner.curve import Costs
     from tuner.records import Reason
 
 SETTLED = 0.005
@@ -151,14 +151,14 @@ def _choose(evidence: Evidence, native_chunk: int | None) -> Candidate:
     return min(equal, key=lambda c: nearest_native(c, native_chunk))
 
 
-def _expected_loss(fitted: Fit, choice: int) -> tuple[float, int]:
+def _expected_loss(fitted: Costs, choice: int) -> tuple[float, int]:
     """What the choice is expected to lose to the one it may lose most to, and which that is."""
     gain = fitted.mean[choice] - fitted.mean
-    variance = np.diag(fitted.covariance)
+    variance = fitted.covariance.diagonal()
     spread = np.sqrt(np.maximum(variance + variance[choice] - 2 * fitted.covariance[choice], 1e-18))
-    loss = expected_excess(gain, spread)
+    loss = [expected_excess(g, s) for g, s in zip(gain.tolist(), spread.tolist(), strict=True)]
     loss[choice] = 0.0
-    return float(loss.max()), int(loss.argmax())
+    return max(loss), loss.index(max(loss))
 
 
 def _reason(evidence: Evidence, choice: Candidate, rival: int, cut_short: bool) -> Reason:
@@ -171,10 +171,10 @@ def _reason(evidence: Evidence, choice: Candidate, rival: int, cut_short: bool) 
 
 def _ties(evidence: Evidence, choice: Candidate) -> tuple[Candidate, ...]:
     k = evidence.candidates.index(choice)
-    mean, cov = evidence.fit.mean, evidence.fit.covariance
+    mean, cov = evidence.fit.mean.tolist(), evidence.fit.covariance.tolist()
     found = []
     for j, c in enumerate(evidence.candidates):
-        spread = math.sqrt(max(float(cov[j, j] + cov[k, k] - 2 * cov[j, k]), 0.0))
+        spread = math.sqrt(max(cov[j][j] + cov[k][k] - 2 * cov[j][k], 0.0))
         if j != k and abs(mean[j] - mean[k]) <= 1.96 * spread:
             found.append(c)
     return tuple(found)

@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from tuner.cli.options import FINDING, Failing, database_option, existing, print_json
+from tuner.cli.options import FINDING, Failing, FiniteRange, database_option, existing, print_json
 from tuner.cli.progress import showing
 from tuner.cli.tables import print_table
 from tuner.paths import cache_path
@@ -156,15 +156,17 @@ def recompute(database: str | None) -> None:
 
 
 @db.command()
-@click.option("--older-than", type=click.FloatRange(min=0), metavar="DAYS", help="Runs older than.")
+@click.option(
+    "--older-than", type=FiniteRange(), metavar="DAYS", help="Runs that ended longer ago."
+)
 @click.option(
     "--keep-runs", type=click.IntRange(min=1), metavar="N", help="All but N newest runs of a key."
 )
 @click.option(
     "--max-size",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(),
     metavar="MB",
-    help="The oldest until so small.",
+    help="The oldest, until the file is about so small.",
 )
 @click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: what goes.")
@@ -195,7 +197,7 @@ def prune(
     file = existing(database)
     pruning = plan_pruning(
         file,
-        older_than=None if older_than is None else timedelta(days=older_than),
+        older_than=None if older_than is None else _days(older_than),
         keep_runs=keep_runs,
         most_bytes=None if max_size is None else int(max_size * 1e6),
     )
@@ -211,6 +213,10 @@ def prune(
     )
     if not yes and pruning.run_ids:
         click.echo("nothing was changed: --yes does it")
+
+
+def _days(number: float) -> timedelta:
+    return timedelta(days=min(number, timedelta.max.days))
 
 
 @db.command()

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 import click
 
-from tuner.cli.options import FINDING, database_option, existing, print_json, the_key
+from tuner.cli.options import (
+    FINDING,
+    FiniteRange,
+    database_option,
+    existing,
+    print_json,
+    the_key,
+)
 from tuner.cli.progress import race_progress
-from tuner.cli.tables import candidate_name, percent
+from tuner.cli.tables import candidate_name, percent, printable
 from tuner.cli.work import asked_again, opened
+from tuner.device import device_fingerprint
+from tuner.errors import TunerError
+from tuner.keys import device_digest
 from tuner.records import LARGEST_INTEGER
 from tuner.resolve import GRACE_S, TIME_BUDGET_S
-
-if TYPE_CHECKING:
-    from tuner.answers import Outcome
-    from tuner.cli.work import Asked
 
 
 def _chunk_size(_: click.Context, __: click.Parameter, text: str) -> int | None:
     if text == "default":
         return None
-    if text.isascii() and text.isdecimal() and 1 <= int(text) <= LARGEST_INTEGER:
+    digits = text.isascii() and text.isdecimal() and len(text) <= len(str(LARGEST_INTEGER))
+    if digits and 1 <= int(text) <= LARGEST_INTEGER:
         return int(text)
     raise click.BadParameter(f"{text[:40]!r} is neither a whole number of 1 or more nor 'default'")
 
@@ -103,7 +110,7 @@ def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
 @click.argument("key", required=False)
 @click.option(
     "--time-budget",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(),
     metavar="SECONDS",
     default=TIME_BUDGET_S,
     show_default=True,
@@ -115,8 +122,8 @@ def verify(key: str | None, time_budget: float, as_json: bool, database: str | N
     """Time a key's choice against the default again, and record the run.
 
     A choice that has lost its gain is withdrawn. Without KEY, all keys of this machine that
-    chose something else than the default and whose model file is where it was. Exits with 3 if
-    a choice did not hold, or a key could not be verified.
+    chose something else than the default. Exits with 3 if a choice did not hold, or a key could
+    not be verified.
 
     \b
     Example:
@@ -125,58 +132,62 @@ def verify(key: str | None, time_budget: float, as_json: bool, database: str | N
     from tuner.store.views import keys_with_a_choice
 
     file = existing(database)
-    names = [the_key(file, key)] if key else keys_with_a_choice(file)
+    here = device_digest(device_fingerprint())
+    names = [the_key(file, key)] if key else keys_with_a_choice(file, here)
     told = []
     for name in names:
         try:
-            what = asked_again(file, name)
-        except click.ClickException as error:
+            told.append({"key": name, "verified": True, **_verify(file, name, time_budget)})
+        except (click.ClickException, TunerError) as error:
             if key:
                 raise
-            told.append({"key": name, "verified": False, "what": error.format_message()})
-            continue
-        outcome = _verify(what, file, time_budget)
-        told.append(
-            {
-                "key": name,
-                "verified": True,
-                "chunk_size": outcome.answer.chunk_size,
-                "gain": outcome.answer.gain,
-                "decided": outcome.answer.decided,
-                "held": outcome.answer.chunk_size is not None and outcome.answer.decided,
-            }
-        )
+            what = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            told.append({"key": name, "verified": False, "what": what})
     if as_json:
         print_json(told)
     for line in told if not as_json else ():
-        click.echo(f"{line['key']}: {_in_words(line)}")
+        click.echo(printable(f"{line['key']}: {_in_words(line)}"))
     if not names and not as_json:
-        click.echo("no key has another choice than the default: there is nothing to verify")
+        click.echo("no key of this machine chose anything but the default: nothing to verify")
     if not all(line["verified"] and line["held"] for line in told):
         click.get_current_context().exit(FINDING)
 
 
-def _in_words(line: dict[str, object]) -> str:
+def _in_words(line: dict[str, Any]) -> str:
     if not line["verified"]:
         return f"not verified: {line['what']}"
     if line["held"]:
-        gain = line["gain"]
-        return f"{line['chunk_size']} holds, {percent(gain if isinstance(gain, float) else None)}"
-    choice = line["chunk_size"]
-    return "withdrawn: the default stays" if choice is None else f"{choice} is not decided any more"
+        return f"{line['chunk_size']} holds, {percent(line['gain'])}"
+    was, choice = line["was"], candidate_name(line["chunk_size"])
+    if line["chunk_size"] == was:
+        return f"{was} is not decided any more"
+    stays = "the default stays" if line["chunk_size"] is None else f"{choice} is chosen"
+    return f"{was} is withdrawn: {stays}" + ("" if line["decided"] else ", undecided")
 
 
-def _verify(what: Asked, file: Path, time_budget: float) -> Outcome:
-    from tuner.answers import Miss
+def _verify(file: Path, key: str, time_budget: float) -> dict[str, Any]:
+    """Check one key's choice; what came of it."""
+    from tuner.answers import Answer, Miss
     from tuner.store.lock import measuring_turn
+    from tuner.store.lookup import find_answer
     from tuner.tuning import measure_and_save
 
+    what = asked_again(file, key)
+    before = find_answer(file, what.key, what.key.facts.num_envs, what.here)
+    if isinstance(before, Answer) and before.pinned_because is not None:
+        raise click.ClickException(
+            f"{key} is pinned, and answers {candidate_name(before.chunk_size)} whatever is "
+            "measured: `tuner unpin` first"
+        )
+    if isinstance(before, Miss) or before.chunk_size is None:
+        why = before.reason if isinstance(before, Miss) else "its choice is the default itself"
+        raise click.ClickException(f"{key} has nothing to verify: {why}; `tuner tune` measures")
     with (
         measuring_turn(time_budget + GRACE_S, unless=lambda: False),
         opened(what) as work,
         race_progress() as progress,
     ):
-        return measure_and_save(
+        answer = measure_and_save(
             what.key,
             file,
             work,
@@ -184,4 +195,11 @@ def _verify(what: Asked, file: Path, time_budget: float) -> Outcome:
             time_budget_s=time_budget,
             model_file=str(what.model_file),
             progress=progress,
-        )
+        ).answer
+    return {
+        "was": before.chunk_size,
+        "chunk_size": answer.chunk_size,
+        "gain": answer.gain,
+        "decided": answer.decided,
+        "held": answer.chunk_size == before.chunk_size and answer.decided,
+    }

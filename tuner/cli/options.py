@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -18,6 +19,20 @@ USAGE = 2
 FINDING = 3
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+class FiniteRange(click.FloatRange):
+    """A number of 0 or more; "nan" and "inf", which Python calls numbers, are none."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Read the number."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value!r} is not a finite number", param, ctx)
+        return number
 
 
 class Failing(click.Group):
@@ -96,6 +111,8 @@ def the_key(file: Path, prefix: str) -> str:
     """
     from tuner.store.views import find_keys
 
+    if not prefix:  # a shell's unset variable, which every key starts with
+        raise click.ClickException("the key is empty: `tuner list` shows all")
     found = find_keys(file, prefix)
     if prefix in found:
         return prefix

@@ -14,6 +14,7 @@ from tuner.cli.tables import (
     milliseconds,
     percent,
     print_table,
+    printable,
     relative,
 )
 
@@ -110,7 +111,7 @@ def _print_overview(overview: dict[str, Any]) -> None:
         told[name] = percent(overview[name]) or None
     for name, value in told.items():
         if value is not None and name != "reason":
-            click.echo(f"{name:<25} {value}")
+            click.echo(printable(f"{name:<25} {value}"))
 
 
 def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> None:
@@ -163,7 +164,7 @@ def _print_runs(runs: list[dict[str, Any]]) -> None:
     )
     for note in dict.fromkeys(run[name] for run in runs for name in ("work", "message")):
         if note:
-            click.echo(note)
+            click.echo(printable(note))
 
 
 def _number(value: float | None) -> str:

@@ -10,7 +10,14 @@ import click
 from tuner.candidates import native_chunk_size
 from tuner.cli.options import FINDING, database_option, print_json
 from tuner.cli.progress import race_progress
-from tuner.cli.tables import SHORT_KEY, candidate_name, milliseconds, print_table, relative
+from tuner.cli.tables import (
+    SHORT_KEY,
+    candidate_name,
+    milliseconds,
+    print_table,
+    printable,
+    relative,
+)
 from tuner.cli.work import asked, opened, work_options
 from tuner.keys import CacheKey
 from tuner.paths import cache_path
@@ -128,9 +135,9 @@ def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
         [_row(name, answer, estimates) for name in names],
         marked=names.index(choice) if choice in names else None,
     )
-    click.echo(f"\n{outcome.source}: {_sentence(outcome, key)}")
+    click.echo("\n" + printable(f"{outcome.source}: {_sentence(outcome, key)}"))
     if outcome.miss is not None:
-        click.echo(f"because:  {_because(outcome.miss, outcome.near)}")
+        click.echo(printable(f"because:  {_because(outcome.miss, outcome.near)}"))
     click.echo(f"key:      {key}")
     click.echo(f"database: {file}")
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.options import database_option, print_json
-from tuner.cli.tables import candidate_name, percent
+from tuner.cli.tables import candidate_name, percent, printable
 from tuner.cli.work import asked, work_options
 from tuner.paths import cache_path
 
@@ -36,7 +36,7 @@ def why(database: str | None, as_json: bool, **work: Any) -> None:
     if as_json:
         print_json(_as_json(explanation))
         return
-    click.echo(f"{explanation.kind}: {explanation.reason}")
+    click.echo(printable(f"{explanation.kind}: {explanation.reason}"))
     click.echo(f"key:       {explanation.key}")
     answer, near = explanation.answer, explanation.near
     if answer is not None:
@@ -44,9 +44,9 @@ def why(database: str | None, as_json: bool, **work: Any) -> None:
         click.echo(f"choice:    {candidate_name(answer.chunk_size)}{gain}")
     if near is not None:
         choice = candidate_name(near.chunk_size)
-        click.echo(f"nearest:   {near.key}, where {choice} won")
+        click.echo(printable(f"nearest:   {near.key}, where {choice} won"))
         for difference in explanation.differences:
-            click.echo(f"           {difference}")
+            click.echo(printable(f"           {difference}"))
     click.echo(f"next:      {explanation.will_happen}")
 
 

@@ -161,6 +161,8 @@ def _appearing(database: Path, target: Path) -> Iterator[Path]:
     """Name a file beside the target, which takes its name once it is whole."""
     if target.exists() and not target.is_file():
         raise ArgumentError(f"cannot export to {target}: it is not a file; `-o -` is stdout")
+    if not target.parent.is_dir():
+        raise ArgumentError(f"cannot write {target}: there is no folder {target.parent}: make it")
     if target.exists() and target.samefile(database):
         raise ArgumentError(f"{target} is the database itself: name another file")
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")

@@ -5,12 +5,16 @@ from __future__ import annotations
 import contextlib
 import os
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 from tuner.errors import DatabaseError
 from tuner.store.diagnosis import explained
-from tuner.store.sqlite import open_for_reading
+from tuner.store.sqlite import error_name, file_uri, open_for_reading
+
+OF_THE_DATABASE = ("SQLITE_BUSY", "SQLITE_CORRUPT", "SQLITE_NOTADB")
+"""Errors that speak of what is copied; any other one speaks of the copy."""
 
 
 def back_up(database: Path, copy: Path) -> None:
@@ -26,25 +30,54 @@ def back_up(database: Path, copy: Path) -> None:
         DatabaseError: if there is something at `copy` already, or it cannot be written, or the
             database cannot be read.
     """
-    partial = copy.with_name(f"{copy.name}.partial-{os.getpid()}")
     try:
-        with closing(open_for_reading(database)) as connection:
-            connection.execute("VACUUM INTO ?", (os.fspath(partial),))
-        _synchronise(partial)  # SQLite does not: a power cut could leave an empty file
-        os.chmod(partial, database.stat().st_mode & 0o777)
-        _name(partial, copy)
-        _synchronise(copy.parent)
+        if not copy.name:
+            raise DatabaseError(f"{str(copy)!r} names no file to copy to")
+        if os.path.lexists(copy):
+            raise FileExistsError(copy)
+        partial = _new_file_beside(copy)
+        try:
+            _copy(database, partial, copy)
+            _synchronise(partial)  # SQLite does not: a power cut could leave an empty file
+            with contextlib.suppress(PermissionError):  # some file systems have no modes
+                os.chmod(partial, database.stat().st_mode & 0o777)
+            _name(partial, copy)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        with contextlib.suppress(OSError):  # not every file system does that to a folder
+            _synchronise(copy.parent)
     except FileExistsError as error:
         raise DatabaseError(f"{copy} is there already: name another file") from error
-    except sqlite3.Error as error:
-        raise explained(database, error, "copy") from error
     except OSError as error:
         raise DatabaseError(
             f"cannot write the copy {copy}: {error.strerror}; the database is as it was"
         ) from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+
+
+def _new_file_beside(copy: Path) -> Path:
+    """Make the file that becomes the copy, for its owner only as long as it is not finished."""
+    descriptor, name = tempfile.mkstemp(prefix=f"{copy.name}.partial-", dir=copy.parent)
+    os.close(descriptor)
+    return Path(name)
+
+
+def _copy(database: Path, partial: Path, copy: Path) -> None:
+    try:
+        connection = open_for_reading(database)
+    except sqlite3.Error as error:
+        raise explained(database, error, "copy") from error
+    with closing(connection):
+        try:
+            # As a URI: SQLite would take a name that looks like one for one.
+            connection.execute("VACUUM INTO ?", (file_uri(partial),))
+        except sqlite3.Error as error:
+            if error_name(error).startswith(OF_THE_DATABASE):
+                raise explained(database, error, "copy") from error
+            raise DatabaseError(
+                f"cannot write the copy {copy}: {error} ({error_name(error)}); "
+                "the database is as it was"
+            ) from error
 
 
 def _name(partial: Path, copy: Path) -> None:

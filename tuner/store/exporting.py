@@ -133,10 +133,17 @@ PRIVATE = (
 )
 """What an anonymous export leaves out: names of hosts and files, and texts that may hold some."""
 
-JOINS = """
-    LEFT JOIN tuning_key ON tuning_key.key_id = run.key_id
+FACTS_OF_KEY = """
     LEFT JOIN model ON model.model_id = tuning_key.model_id
     LEFT JOIN device ON device.device_id = tuning_key.device_id
+"""
+JOINS = f"LEFT JOIN tuning_key ON tuning_key.key_id = run.key_id {FACTS_OF_KEY}"
+ANSWERS = f"""
+    FROM tuning_key {FACTS_OF_KEY}
+    LEFT JOIN verdict ON verdict.key_digest = tuning_key.digest
+    LEFT JOIN run ON run.run_id = verdict.latest_run_id
+    LEFT JOIN pin ON pin.key_digest = tuning_key.digest
+    WHERE (verdict.stack IS NOT NULL OR pin.reason IS NOT NULL)
 """
 SAMPLES = """
     SELECT sample_order, round, chunk_size, nanoseconds, warm_up, steps
@@ -222,14 +229,12 @@ class Shelf:
         return self._connection.execute(SAMPLES + limit, (run_id,)).fetchall()
 
     def verdicts(self, selection: Selection) -> Iterator[dict[str, Any]]:
-        """Go through verdicts by key, with the key's facts."""
+        """Go through verdicts by key, with the key's facts; a pin without one is a row too."""
         where, given = _where(selection, "verdict.last_measured_utc")
         columns = {**KEY_COLUMNS, **VERDICT_COLUMNS}
         sources = ", ".join(column.source for column in columns.values())
         for row in self._connection.execute(
-            f"SELECT {sources} FROM verdict JOIN run ON run.run_id = verdict.latest_run_id {JOINS}"
-            f" LEFT JOIN pin ON pin.key_digest = verdict.key_digest WHERE {where} "
-            "ORDER BY verdict.key_digest, verdict.stack",
+            f"SELECT {sources} {ANSWERS} AND {where} ORDER BY tuning_key.digest, verdict.stack",
             given,
         ):
             yield named(columns, row)

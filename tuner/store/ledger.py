@@ -120,7 +120,9 @@ def judge_key(
 
     table = schema.verdict
     connection.execute(sa.delete(table).where(table.c.key_digest == str(key)))
-    work = connection.execute(WORK_OF_KEY, {"digest": str(key)}).mappings().one()
+    work = connection.execute(WORK_OF_KEY, {"digest": str(key)}).mappings().one_or_none()
+    if work is None:  # somebody has forgotten it meanwhile
+        return {}
     runs, policies = read_runs(rows, str(key), known), policies_of(rows)
     verdicts = {}
     for stack in dict.fromkeys(run.stack for run in runs.values()):
@@ -171,6 +173,9 @@ def key_row(connection: sa.Connection, key: str) -> int:
     facts = _key_values(connection, key.facts) if isinstance(key, CacheKey) else {}
     if found is not None:  # stored before by its digest alone: now its facts are known
         connection.execute(sa.update(table).where(table.c.key_id == found.key_id).values(**facts))
+        pins = schema.pin  # one that was set when nobody knew what the key's pool can take
+        too_large = pins.c.chunk_size > facts["num_envs"]
+        connection.execute(sa.delete(pins).where(pins.c.key_digest == str(key), too_large))
         return int(found.key_id)
     result = connection.execute(
         sa.insert(table).values(digest=str(key), **facts).returning(table.c.key_id)

@@ -52,8 +52,10 @@ ALL_ANSWERS = """
     SELECT overview.tuning_key, overview.num_envs, overview.chunk_size,
            verdict.per_candidate_ms, run.model_file, run.hostname, run.other_facts
     FROM tuning_overview AS overview
-    JOIN verdict ON verdict.key_digest = overview.tuning_key AND verdict.stack = overview.stack
-    JOIN run ON run.run_id = verdict.latest_run_id
+    LEFT JOIN verdict
+        ON verdict.key_digest = overview.tuning_key AND verdict.stack = overview.stack
+    LEFT JOIN run ON run.run_id = verdict.latest_run_id
+    WHERE verdict.stack IS NOT NULL OR overview.pinned_because IS NOT NULL
     ORDER BY overview.tuning_key
 """
 
@@ -98,13 +100,12 @@ def find_answer(
 def _of_rows(rows: list[tuple[Any, ...]], num_envs: int | None, here: Stack) -> Answer | Miss:
     """Take the verdict that holds here: of several this very stack's own, else the newest."""
     pinned, because = rows[0][16:]
-    if because is not None:
-        unusable = _unusable(pinned, num_envs)
-        if unusable:
-            return Miss(f"the pinned {unusable}")
+    unusable = None if because is None else _unusable(pinned, num_envs)
+    if because is not None and unusable is None:
         return Answer(pinned, True, None, None, None, None, _timings(rows[0][10]), 0, str(because))
+    # A pin that no pool could take is none: else every job would measure, and in vain.
     if rows[0][5] is None:
-        return Miss("this key has no answer yet")
+        return Miss(f"the pinned {unusable}" if unusable else "this key has no answer yet")
     policies = dict(zip(Stack._fields, rows[0][12:16], strict=True))
     broken: list[str] = []
     holding = []

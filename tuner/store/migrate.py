@@ -7,9 +7,11 @@ look again, and find nothing to do.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import threading
 from datetime import UTC, datetime
+from filecmp import cmp
 from pathlib import Path
 
 import sqlalchemy as sa
@@ -21,6 +23,7 @@ from tuner.store.diagnosis import (
     REVISION,
     exists,
     file_revision,
+    is_ours,
     other_revision,
     something_else,
 )
@@ -101,7 +104,11 @@ def upgrade(database: Path) -> tuple[str | None, str]:
         if before is None and connection.exec_driver_sql(ANYTHING).scalar():
             raise something_else(database)
         if before is not None:
-            back_up(database, _backup_of(database, before))
+            if not is_ours(database):
+                raise something_else(database)
+            # A file that may only be read says so at the first change: now, not after the copy.
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
+            _keep_copy(database, before)
         _run_alembic(connection)
     return before, REVISION
 
@@ -112,10 +119,22 @@ def make_empty(database: Path, revision: str) -> None:
         _run_alembic(connection, revision)
 
 
-def _backup_of(database: Path, revision: str) -> Path:
-    """Name the copy that is kept of a file before it is upgraded."""
+def _keep_copy(database: Path, revision: str) -> None:
+    """Keep a copy of a file before it is upgraded.
+
+    An upgrade that fails is tried again by every job that comes along: once is enough for
+    what has not changed since.
+    """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    return database.with_name(f"{database.name}.schema-{revision}-{stamp}")
+    prefix = f"{database.name}.schema-{revision}-"
+    copy = database.with_name(prefix + stamp)
+    back_up(database, copy)
+    with contextlib.suppress(OSError):  # two copies do no harm
+        for other in database.parent.iterdir():
+            earlier = other.name.startswith(prefix) and other != copy and other.is_file()
+            if earlier and cmp(other, copy, shallow=False):
+                copy.unlink()
+                break
 
 
 def _run_alembic(connection: sa.Connection, revision: str = "head") -> None:

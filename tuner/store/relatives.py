@@ -126,5 +126,8 @@ def differences(here: dict[str, Any], there: dict[str, Any]) -> list[Difference]
 
 
 def _facts(text: str | None) -> dict[str, Any]:
-    facts = json.loads(text) if text else {}
+    try:
+        facts = json.loads(text) if text else {}
+    except (ValueError, RecursionError):
+        return {}
     return facts if isinstance(facts, dict) else {}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import datetime
 from typing import Any
 
@@ -33,10 +34,13 @@ def read_runs(rows: Rows, key: str, known: Mapping[int, Run] = NOTHING) -> dict[
         key: The key's digest.
         known: Runs that need not be read, because the caller has just stored them.
     """
-    return {
-        row["run_id"]: known.get(row["run_id"]) or _run(row, _samples(rows, row["run_id"]))
-        for row in rows(RUNS, {"key": key})
-    }
+    found = {}
+    for row in rows(RUNS, {"key": key}):
+        number = row["run_id"]
+        # A row that no tuner wrote must not keep the other runs of its key from being judged.
+        with suppress(ValueError, TypeError, RecursionError):
+            found[number] = known.get(number) or _run(row, _samples(rows, number))
+    return found
 
 
 def _samples(rows: Rows, run_id: int) -> tuple[Sample, ...]:
@@ -67,7 +71,7 @@ def _run(row: Mapping[str, Any], samples: tuple[Sample, ...]) -> Run:
         choice=Candidate(row["chosen_chunk_size"]) if row["has_choice"] else None,
         origin=row["origin"],
         pool_seconds=row["pool_seconds"],
-        failed=tuple(Candidate(chunk_size) for chunk_size in failed),
+        failed=tuple(Candidate(None if chunk is None else int(chunk)) for chunk in failed),
     )
 
 

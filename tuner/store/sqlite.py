@@ -159,12 +159,8 @@ def open_for_writing(
 def _open(
     database: str | PathLike[str], mode: str, busy_seconds: float, *, any_thread: bool = False
 ) -> sqlite3.Connection:
-    path = os.path.abspath(os.fspath(database))
-    for mark in "%?#":  # what means something in a URI; urllib's quote takes 6 ms to import
-        path = path.replace(mark, f"%{ord(mark):02x}")
-    uri = f"file:{path}?mode={mode}"
     connection = sqlite3.connect(
-        uri,
+        f"{file_uri(database)}?mode={mode}",
         uri=True,
         timeout=busy_seconds,
         isolation_level=None,
@@ -200,6 +196,16 @@ def open_untrusted(database: str | PathLike[str], mode: str = "ro") -> sqlite3.C
     connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
     connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
     return connection
+
+
+def file_uri(file: str | PathLike[str]) -> str:
+    """Name a file as a URI, whatever characters, or bytes that are none, its path has."""
+    path = os.path.abspath(os.fspath(file))
+    for mark in "%?#":  # what means something in a URI; urllib's quote takes 6 ms to import
+        path = path.replace(mark, f"%{ord(mark):02x}")
+    if not path.isascii():
+        path = "".join(chr(b) if b < 128 else f"%{b:02x}" for b in os.fsencode(path))
+    return f"file:{path}"
 
 
 def _text(raw: bytes) -> str:

@@ -12,12 +12,15 @@ from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.errors import ArgumentError
+from tuner.candidates import checked_chunk_size
+from tuner.errors import ArgumentError, DatabaseError
+from tuner.records import LARGEST_INTEGER
 from tuner.store import schema
 from tuner.store.counting import KINDS, add_up, pending
 from tuner.store.diagnosis import explained
 from tuner.store.engine import writing
-from tuner.store.ledger import Judge, judge_key, utc_text
+from tuner.store.fields import storable_text
+from tuner.store.ledger import Judge, judge_key, recompute, utc_text
 from tuner.store.migrate import upgrade
 from tuner.store.runs import policies_of
 from tuner.store.sqlite import open_for_writing
@@ -28,25 +31,26 @@ def pin(database: Path, key: str, chunk_size: int | None, reason: str) -> None:
     """Let a key answer with a chunk size whatever is measured; None is the native default.
 
     Raises:
-        ArgumentError: if the key's pool could not take the chunk size.
+        ArgumentError: if there is no such key, or its pool could not take the chunk size.
         DatabaseError: if nothing could be stored.
     """
     upgrade(database)
     pins, keys = schema.pin, schema.tuning_key
     with writing(database) as connection:
-        num_envs = connection.execute(
+        found = connection.execute(
             sa.select(keys.c.num_envs).where(keys.c.digest == key)
-        ).scalar_one()
-        if chunk_size is not None and num_envs is not None and chunk_size > num_envs:
-            raise ArgumentError(
-                f"chunk_size {chunk_size} is more than the {num_envs} environments of {key}"
-            )
+        ).one_or_none()
+        if found is None:
+            raise ArgumentError(f"there is no key {key} to pin: `tuner list` shows all")
+        if chunk_size is not None:
+            most = LARGEST_INTEGER if found.num_envs is None else found.num_envs
+            chunk_size = checked_chunk_size(chunk_size, most)
         connection.execute(sa.delete(pins).where(pins.c.key_digest == key))
         connection.execute(
             sa.insert(pins).values(
                 key_digest=key,
                 chunk_size=chunk_size,
-                reason=reason,
+                reason=storable_text(" ".join(reason.split())),
                 pinned_utc=utc_text(datetime.now(UTC)),
             )
         )
@@ -67,13 +71,16 @@ def read_policies(database: Path) -> dict[str, str]:
 
 
 def set_policy(database: Path, name: str, policy: str, judge: Judge) -> None:
-    """Set how strictly a validator counts, and make the verdicts anew under it."""
+    """Set how strictly a validator counts, and make the verdicts anew under it.
+
+    Key by key, like `recompute`, which also finishes what was interrupted here.
+    """
     upgrade(database)
     table = schema.validator
     with writing(database) as connection:
-        connection.execute(sa.update(table).where(table.c.name == name).values(policy=policy))
-        for key in connection.execute(sa.select(schema.tuning_key.c.digest)).scalars().all():
-            judge_key(connection, key, judge)
+        connection.execute(sa.delete(table).where(table.c.name == name))
+        connection.execute(sa.insert(table).values(name=name, policy=policy))
+    recompute(database, judge)
 
 
 def forget(database: Path, keys: Iterable[str]) -> None:
@@ -95,6 +102,16 @@ def _drop_orphans(connection: sa.Connection) -> None:
     for table, name in ((schema.model, "model_id"), (schema.device, "device_id")):
         used = sa.select(schema.tuning_key.c[name]).where(schema.tuning_key.c[name].is_not(None))
         connection.execute(sa.delete(table).where(table.c[name].not_in(used)))
+
+
+KNOWN = sa.text("SELECT 1 FROM tuning_key WHERE digest = :key")
+UNUSED = sa.text(
+    """
+    SELECT 1 FROM tuning_key WHERE digest = :key
+        AND NOT EXISTS (SELECT 1 FROM run WHERE run.key_id = tuning_key.key_id)
+        AND NOT EXISTS (SELECT 1 FROM pin WHERE pin.key_digest = tuning_key.digest)
+    """
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +137,17 @@ RUNS_OLDEST_FIRST = """
 """
 
 
+RUN_WEIGHT = 16
+"""A run without samples takes about as many bytes as so many samples."""
+BYTES = """
+    SELECT page_size * (page_count - freelist_count) AS used,
+           (SELECT page_size * count(*) + sum(length(sql)) FROM sqlite_master WHERE rootpage > 0)
+               AS fixed
+    FROM pragma_page_size, pragma_page_count, pragma_freelist_count
+"""
+"""What the file would take without its free pages, and what it would without any rows."""
+
+
 def plan_pruning(
     database: Path,
     *,
@@ -138,22 +166,24 @@ def plan_pruning(
     with one_moment(database) as rows:
         runs = rows(RUNS_OLDEST_FIRST)
         pinned = {row["key_digest"] for row in rows("SELECT key_digest FROM pin")}
-    before = utc_text(datetime.now(UTC) - older_than) if older_than is not None else ""
+        (file,) = rows(BYTES)
+    before = _moment_before(older_than) if older_than is not None else ""
     going = {
         run["run_id"]
         for run in runs
         if run["finished_utc"] < before or (keep_runs is not None and run["newest"] > keep_runs)
     }
     if most_bytes is not None:
-        # A sample's share of the file; a run without samples takes about as much as two.
-        share = database.stat().st_size / max(1, sum(run["samples"] + 2 for run in runs))
-        size = share * sum(run["samples"] + 2 for run in runs if run["run_id"] not in going)
+        weights = {run["run_id"]: run["samples"] + RUN_WEIGHT for run in runs}
+        used, fixed = file["used"], min(file["used"], file["fixed"])
+        share = (used - fixed) / max(1, sum(weights.values()))
+        size = used - share * sum(weights[run_id] for run_id in going)
         for run in runs:
             if size <= most_bytes:
                 break
             if run["run_id"] not in going:
                 going.add(run["run_id"])
-                size -= share * (run["samples"] + 2)
+                size -= share * weights[run["run_id"]]
     touched = {run["key"] for run in runs if run["run_id"] in going}
     left = {run["key"] for run in runs if run["run_id"] not in going}
     return Pruning(
@@ -164,19 +194,39 @@ def plan_pruning(
     )
 
 
+def _moment_before(age: timedelta) -> str:
+    try:
+        return utc_text(datetime.now(UTC) - age)
+    except OverflowError:  # older than the calendar is nothing
+        return ""
+
+
 def prune(database: Path, pruning: Pruning, judge: Judge) -> None:
-    """Take out what was planned, and make the verdicts anew from what is left."""
+    """Take out what was planned, and make the verdicts anew from what is left.
+
+    A key that was pinned or measured since it was planned is not forgotten.
+
+    Raises:
+        DatabaseError: if nothing was changed; or if only the space could not be given back.
+    """
     upgrade(database)
+    add_up(database)
     with writing(database) as connection:
         for run_id in pruning.run_ids:
             connection.execute(sa.delete(schema.run).where(schema.run.c.run_id == run_id))
         for key in pruning.keys:
-            if key in pruning.gone:
+            if connection.execute(UNUSED, {"key": key}).one_or_none():
                 _forget(connection, key)
-            else:
+            elif connection.execute(KNOWN, {"key": key}).one_or_none():
                 judge_key(connection, key, judge)
         _drop_orphans(connection)
-    vacuum(database)
+    try:
+        vacuum(database)
+    except DatabaseError as error:
+        raise DatabaseError(
+            f"the runs are removed, their space is not given back: {error}; "
+            "`tuner db vacuum` tries that again"
+        ) from error
 
 
 def vacuum(database: Path) -> tuple[int, int]:
@@ -184,7 +234,10 @@ def vacuum(database: Path) -> tuple[int, int]:
 
     Raises:
         DatabaseError: if the database is held, or there is no room for a second copy.
+        SchemaError: if its schema is another one; it is not touched.
     """
+    with one_moment(database):
+        pass  # raises for what is not ours to touch
     add_up(database)
     before = database.stat().st_size
     try:
@@ -201,7 +254,8 @@ STATS = """
            (SELECT count(*) FROM verdict WHERE decided = 0) AS undecided_verdicts,
            (SELECT count(*) FROM pin) AS pins,
            (SELECT count(*) FROM run) AS runs,
-           (SELECT count(*) FROM run WHERE state = 'imported') AS imported_runs,
+           (SELECT count(*) FROM run WHERE state = 'imported' OR origin IS NOT NULL)
+               AS imported_runs,
            (SELECT count(*) FROM run WHERE state = 'failed') AS failed_runs,
            (SELECT coalesce(sum(samples), 0) FROM run) AS samples,
            (SELECT coalesce(sum(pool_seconds), 0) FROM run) AS tuning_seconds

@@ -12,6 +12,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+from tuner.errors import ArgumentError
 from tuner.store.diagnosis import REVISION, exists, explained, other_revision
 from tuner.store.runs import Rows
 from tuner.store.sqlite import open_for_reading
@@ -65,10 +66,18 @@ def find_keys(database: Path, prefix: str) -> list[str]:
 
 
 def read_key(database: Path, key: str) -> dict[str, Any]:
-    """Read all there is about one key: its overview, candidates and runs."""
+    """Read all there is about one key: its overview, candidates and runs.
+
+    Raises:
+        ArgumentError: if there is no such key.
+        SchemaError, DatabaseError: as `one_moment`.
+    """
     with one_moment(database) as rows:
+        overview = rows("SELECT * FROM tuning_overview WHERE tuning_key = ?", (key,))
+        if not overview:
+            raise ArgumentError(f"there is no key {key} any more: `tuner list` shows all")
         return {
-            "overview": rows("SELECT * FROM tuning_overview WHERE tuning_key = ?", (key,))[0],
+            "overview": overview[0],
             "candidates": rows(
                 "SELECT chunk_size, samples, min_ms, median_ms, mean_ms, relative_to_default "
                 "FROM candidate_timing WHERE tuning_key = ? ORDER BY chunk_size NULLS FIRST",
@@ -81,12 +90,21 @@ def read_key(database: Path, key: str) -> dict[str, Any]:
         }
 
 
-def keys_with_a_choice(database: Path) -> list[str]:
-    """List the keys that chose something else than the default, the longest unmeasured first."""
+def keys_with_a_choice(database: Path, device: str) -> list[str]:
+    """List a device's keys that chose something else than the default, longest unmeasured first.
+
+    Args:
+        database: The file.
+        device: The digest of the device fingerprint.
+    """
     with one_moment(database) as rows:
         found = rows(
-            "SELECT tuning_key FROM tuning_overview "
-            "WHERE chunk_size IS NOT NULL AND pinned_because IS NULL "
-            "ORDER BY last_measured_utc, tuning_key"
+            "SELECT overview.tuning_key FROM device "
+            "JOIN tuning_key ON tuning_key.device_id = device.device_id "
+            "JOIN tuning_overview AS overview ON overview.tuning_key = tuning_key.digest "
+            "WHERE device.digest = ? "
+            "  AND overview.chunk_size IS NOT NULL AND overview.pinned_because IS NULL "
+            "ORDER BY overview.last_measured_utc, overview.tuning_key",
+            (device,),
         )
     return [row["tuning_key"] for row in found]
