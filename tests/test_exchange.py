@@ -85,6 +85,11 @@ def taken_in(database: Path, *files: Path, **options: Any) -> list[Imported]:
     return import_files(database, files, judge_runs, **options)[1]
 
 
+def is_empty(database: Path) -> bool:
+    """Tell whether nothing was stored, or not even a database made."""
+    return not database.exists() or export(database, what="runs") == []
+
+
 def but_for_the_way(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Leave out what says how a run came into a database."""
     return [{k: v for k, v in row.items() if k not in ("origin", "imported_utc")} for row in rows]

@@ -177,17 +177,22 @@ def import_(
         )
     if as_json:
         print_json({"done": done, "files": [dataclasses.asdict(file) for file in found]})
-    else:
-        _print_files(found)
+    elif readable := [file for file in found if not _is_unread(file)]:
+        _print_files(readable)
     for file in found:
         _tell(file)
-    if not done:
+    if not done and not all(map(_is_unread, found)):
         why = "a dry run" if dry_run else "--strict, and not all of it is good"
         click.echo(f"nothing was imported: {why}", err=True)
-    if all(file.error and not (file.new_runs or file.known_runs) for file in found):
+    if all(map(_is_unread, found)):
         ctx.exit(FAILED)
     if any(file.error or file.rejected for file in found):
         ctx.exit(FINDING)
+
+
+def _is_unread(file: Imported) -> bool:
+    """Tell whether nothing at all could be read of a file."""
+    return file.error is not None and not (file.new_runs or file.known_runs or file.rejected)
 
 
 def _print_files(found: list[Imported]) -> None:

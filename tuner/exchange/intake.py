@@ -94,7 +94,7 @@ def import_files(
     """Take in what is new in files; what is rejected is told, and the rest goes in.
 
     Args:
-        database: The file; made or upgraded if need be.
+        database: The file; made or upgraded as soon as there is something to store.
         files: What `tuner export` wrote, whole databases, JSON caches.
         judge: Says what a key's runs mean together.
         strict: Take nothing in if anything is rejected: first tried on a copy.
@@ -112,7 +112,6 @@ def import_files(
             tried = [import_file(copy, file, judge, progress) for file in files]
         if dry_run or any(found.rejected or found.error for found in tried):
             return False, tried
-    upgrade(database)
     return True, [import_file(database, file, judge, progress) for file in files]
 
 
@@ -123,7 +122,6 @@ def _rehearsal(database: Path) -> Iterator[Path]:
         copy = Path(folder) / "copy.db"
         if exists(database) and database.stat().st_size:
             back_up(database, copy)
-        upgrade(copy)
         yield copy
 
 
@@ -151,7 +149,7 @@ def import_file(
     """Take in what is new in one file.
 
     Args:
-        database: A file of this code's schema.
+        database: As for `import_files`.
         file: As for `import_files`.
         judge: Says what a key's runs mean together.
         progress: Is told now and then.
@@ -167,6 +165,8 @@ def import_file(
 
     def store() -> None:
         nonlocal wrong
+        if batch:
+            upgrade(database)
         for arrival, fate in zip(batch, take_in(database, batch, judge), strict=True):
             if fate.kind == "rejected":
                 wrong += 1

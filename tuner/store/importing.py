@@ -96,6 +96,8 @@ def take_in(database: Path, arrivals: Sequence[Arrival], judge: Judge) -> list[F
     Raises:
         DatabaseError: if the file cannot be used; what was stored until then stays.
     """
+    if not arrivals:
+        return []
     with reading(database) as connection:
         fates = [_met_before(connection, arrival) for arrival in arrivals]
     strangers = [number for number, fate in enumerate(fates) if fate is None]
