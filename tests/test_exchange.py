@@ -10,7 +10,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from importlib.metadata import distribution
 from pathlib import Path
@@ -33,7 +33,8 @@ from tuner.exchange.intake import Imported, import_files
 from tuner.exchange.rows import COLUMNS, FORMAT
 from tuner.history import judge_runs
 from tuner.keys import CacheKey
-from tuner.records import Candidate, Circumstances, Run, Sample
+from tuner.records import Candidate, Circumstances, Run, Sample, Verdict
+from tuner.store import importing
 from tuner.store.check import check
 from tuner.store.diagnosis import REVISION
 from tuner.store.exporting import PRIVATE, VERDICT_COLUMNS, Selection
@@ -497,6 +498,38 @@ def test_strict_takes_all_or_nothing_and_a_dry_run_nothing(
     assert database.read_bytes() == before
 
 
+def test_a_run_that_no_verdict_can_be_made_of_is_rejected_alone(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importing, "HOLD_SECONDS", 0.0)  # each key in a transaction of its own
+    there = tmp_path / "there.db"
+    for number in range(3):
+        measured(f"run {number}", a_key(), there, number + 1)
+        measured(f"other {number}", a_key(nthread=number + 1), there, number + 1)
+
+    def judge(runs: Sequence[Run], *, num_envs: int | None, nthread: int | None) -> Verdict:
+        if any(run.uid in ("run 1", "other 2") for run in runs):
+            raise ZeroDivisionError("these cannot be judged")
+        return judge_runs(runs, num_envs=num_envs, nthread=nthread)
+
+    _, (found,) = import_files(database, [exported(there, "jsonl")], judge)
+    assert (found.new_runs, found.rejected) == (4, 2)
+    assert all("these cannot be judged" in reason for _, reason in found.rejections)
+    assert {row["run_uid"] for row in export(database)} == {"run 0", "run 2", "other 0", "other 1"}
+    assert check(database) == []
+
+
+def test_json_lines_are_told_from_a_cache_by_their_content(database: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "one-line.json"
+    cache.write_text('{"k1": {"chunk_size": 4, "format": "float32"}}')
+    assert taken_in(database, cache)[0].new_runs == 1
+    measured("one", a_key(), tmp_path / "there.db")
+    rows = [dict(reversed(row.items())) for row in export(tmp_path / "there.db")]
+    turned = tmp_path / "turned.txt"
+    turned.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert taken_in(database, turned)[0].new_runs == 1
+
+
 def test_the_commands(filled: Path, database: Path, tmp_path: Path) -> None:
     file = tmp_path / "out.jsonl"
     told = tuner("export", "-o", str(file), "--database", str(filled))
@@ -516,6 +549,7 @@ def test_the_commands(filled: Path, database: Path, tmp_path: Path) -> None:
     told_json = json.loads(again.stdout)
     assert told_json["done"] is True
     assert told_json["files"][0]["known_runs"] == 8
+    assert told_json["files"][0]["rejections"][0]["line"] == 148
     strict = tuner("import", "--strict", str(file), "--database", str(tmp_path / "no.db"))
     assert strict.returncode == 3
     assert "nothing was imported" in strict.stderr

@@ -7,7 +7,7 @@ import os
 import sys
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -176,7 +176,7 @@ def import_(
             progress=progress,
         )
     if as_json:
-        print_json({"done": done, "files": [dataclasses.asdict(file) for file in found]})
+        print_json({"done": done, "files": [_as_json(file) for file in found]})
     elif readable := [file for file in found if not _is_unread(file)]:
         _print_files(readable)
     for file in found:
@@ -188,6 +188,11 @@ def import_(
         ctx.exit(FAILED)
     if any(file.error or file.rejected for file in found):
         ctx.exit(FINDING)
+
+
+def _as_json(file: Imported) -> dict[str, Any]:
+    rejections = [{"line": place, "reason": reason} for place, reason in file.rejections]
+    return {**dataclasses.asdict(file), "rejections": rejections}
 
 
 def _is_unread(file: Imported) -> bool:

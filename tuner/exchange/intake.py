@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -232,11 +234,10 @@ def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[
             yield from _of_shelf(shelf)
     elif head.startswith(b"PAR1"):
         yield from _assembled(read_parquet(stream))
+    elif _is_json_lines(head):
+        yield from _assembled(read_json_lines(stream))
     elif head.lstrip(b" \t\r\n").startswith(b"{"):
-        if b'"format"' in head.partition(b"\n")[0]:
-            yield from _assembled(read_json_lines(stream))
-        else:
-            yield from _of_cache(stream, datetime.fromtimestamp(status.st_mtime, UTC))
+        yield from _of_cache(stream, datetime.fromtimestamp(status.st_mtime, UTC))
     elif FORMAT_NAME in head.partition(b"\n")[0]:
         yield from _assembled(read_csv(stream))
     else:
@@ -248,6 +249,18 @@ def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[
 
 FORMAT_NAME = b"tuning_key"
 """A column that our CSV has, wherever it stands."""
+ROW_BEGINS = re.compile(rb'^\{[ \t]*"format"[ \t]*:[ \t]*[^ \t{]', re.MULTILINE)
+
+
+def _is_json_lines(head: bytes) -> bool:
+    """Tell rows from a JSON cache, whose values are objects and never a format."""
+    if ROW_BEGINS.search(head):
+        return True
+    try:
+        row = json.loads(head.partition(b"\n")[0])
+    except (ValueError, RecursionError):
+        return False
+    return isinstance(row, dict) and not isinstance(row.get("format", {}), dict)
 
 
 def _assembled(read: Read) -> Iterator[Arrival | Problem]:

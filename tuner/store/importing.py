@@ -105,12 +105,14 @@ def take_in(database: Path, arrivals: Sequence[Arrival], judge: Judge) -> list[F
     groups = [list(group) for _, group in groupby(strangers, lambda n: str(arrivals[n].key))]
     while groups:
         with writing(database) as connection:
-            begun = time.monotonic()
-            while groups and time.monotonic() - begun < HOLD_SECONDS:
+            end = time.monotonic() + HOLD_SECONDS
+            held = False
+            while groups and not held:
                 numbers = groups.pop()
                 found = _take_in_key(connection, [arrivals[n] for n in numbers], judge)
                 for number, fate in zip(numbers, found, strict=True):
                     fates[number] = fate
+                held = time.monotonic() >= end
         if groups:
             time.sleep(PAUSE_SECONDS)
     return [fate for fate in fates if fate is not None]
