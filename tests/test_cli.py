@@ -21,6 +21,8 @@ COMMANDS = [
     ("tune",),
     ("list",),
     ("show",),
+    ("export",),
+    ("import",),
     ("doctor",),
     ("db",),
     ("db", "path"),

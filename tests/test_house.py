@@ -24,15 +24,17 @@ FLOORS = [
     {"store.engine", "store.relatives", "store.backup"},
     {"store.migrate"},
     {"store.ledger", "store.check"},
-    {"store.repair", "store.upkeep"},
-    {"cache", "tuning", "doctor", "study"},
-    {"plots"},
-    {"report"},
+    {"store.repair", "store.upkeep", "store.exporting"},
+    {"store.importing", "store.foreign"},
+    {"cache", "tuning", "doctor", "study", "exchange.rows"},
+    {"plots", "exchange.writers"},
+    {"report", "exchange.readers", "exchange.export"},
+    {"exchange.intake"},
     {"resolve"},
     {"explain"},
     {"cli.options", "cli.tables"},
     {"cli.progress", "cli.show", "cli.doctor", "cli.work"},
-    {"cli.tune", "cli.why", "cli.keys", "cli.database"},
+    {"cli.tune", "cli.why", "cli.keys", "cli.database", "cli.exchange"},
     {"cli.pictures"},
     {"cli"},
     {"__main__"},
@@ -49,6 +51,7 @@ OUTSIDERS = {
     "matplotlib": ("plots",),
     "fontTools": ("plots",),
     "plotly": ("report",),
+    "pyarrow": ("exchange.",),
 }
 """Which rooms may use which package."""
 
@@ -59,7 +62,7 @@ def modules() -> dict[str, ast.Module]:
     for file in PACKAGE.rglob("*.py"):
         name = ".".join(file.relative_to(PACKAGE).with_suffix("").parts)
         name = name.removesuffix(".__init__")
-        if name not in ("__init__", "store"):
+        if name not in ("__init__", "store", "exchange"):
             parsed[name] = ast.parse(file.read_text())
     return parsed
 

@@ -53,13 +53,29 @@ def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]
     from tuner.store.ledger import check_digest, save_run
 
     check_digest(key)
+    run = stated_run(key, value, datetime.now(UTC), "store_cache")
+    save_run(cache_path(path), key, run, judge_runs)
+
+
+def stated_run(key: str, value: Any, moment: datetime, plan: str) -> Run:
+    """Make a run of an answer that was not measured here.
+
+    Args:
+        key: As for `store_cache`.
+        value: As for `store_cache`.
+        moment: When it was stated.
+        plan: How it came here.
+
+    Raises:
+        ArgumentError: if the value is not one a pool could use.
+    """
     if not isinstance(value, Mapping):
         raise ArgumentError(f'value must be a dict such as {{"chunk_size": 4}}, received {value!r}')
     timings = _timings(value)
-    run = Run(
+    return Run(
         state="imported",
-        finished=datetime.now(UTC),
-        plan="store_cache",
+        finished=moment,
+        plan=plan,
         occasion="stated",
         choice=Candidate(_chunk_size(value, key)),
         samples=_samples(timings),
@@ -67,7 +83,6 @@ def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]
         circumstances=Circumstances(hostname=_text(value, "hostname")),
         other_facts={name: item for name, item in value.items() if name not in KNOWN_FIELDS},
     )
-    save_run(cache_path(path), key, run, judge_runs)
 
 
 def _chunk_size(value: Mapping[str, Any], key: str) -> int | None:

@@ -14,6 +14,7 @@ import click
 import tuner
 from tuner.cli.database import db
 from tuner.cli.doctor import doctor
+from tuner.cli.exchange import export, import_
 from tuner.cli.keys import forget, pin, unpin, verify
 from tuner.cli.options import Failing, database_option_of_all
 from tuner.cli.pictures import plot, report
@@ -53,5 +54,7 @@ main.add_command(list_keys)
 main.add_command(show)
 main.add_command(plot)
 main.add_command(report)
+main.add_command(export)
+main.add_command(import_)
 main.add_command(db)
 main.add_command(doctor)

@@ -79,3 +79,22 @@ def showing(deed: str) -> Callable[[Sequence[Item]], Iterator[Item]]:
             yield from bar
 
     return through
+
+
+LONG = 200_000
+"""Samples, or bytes, from which on it is worth a bar."""
+
+
+@contextmanager
+def amount_progress(deed: str) -> Iterator[Callable[[int, int], None]]:
+    """Show on a terminal how much of something long is done; elsewhere it is silent."""
+    if not sys.stderr.isatty():
+        yield lambda _, __: None
+        return
+    with click.progressbar(length=TICKS, label=deed, file=sys.stderr, show_eta=False) as bar:
+
+        def show(done: int, total: int) -> None:
+            if total >= LONG:
+                bar.update(max(0, TICKS * done // total - bar.pos))
+
+        yield show

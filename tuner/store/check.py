@@ -26,7 +26,7 @@ from tuner.store.diagnosis import (
     something_else,
 )
 from tuner.store.engine import reading
-from tuner.store.migrate import upgrade
+from tuner.store.migrate import make_empty
 from tuner.store.sqlite import error_name, query
 
 MOST_FINDINGS = 20
@@ -157,11 +157,11 @@ def schema_of(database: Path) -> dict[str, str]:
     return {f"{kind} {name}": " ".join(sql.split()) for kind, name, sql in rows}
 
 
-def fresh_schema() -> dict[str, str]:
-    """Read the same of a database that the migrations made just now."""
+def fresh_schema(revision: str = REVISION) -> dict[str, str]:
+    """Read the same of a database that the migrations made just now, up to a revision."""
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         fresh = Path(folder) / "fresh.db"
-        upgrade(fresh)
+        make_empty(fresh, revision)
         return schema_of(fresh)
 
 

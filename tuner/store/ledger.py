@@ -40,6 +40,8 @@ INSERT_SAMPLE = "INSERT INTO sample ({}) VALUES ({})".format(
     ", ".join(column.name for column in schema.sample.columns),
     ", ".join("?" for _ in schema.sample.columns),
 )
+SampleRow = tuple[int, int, int | None, int, int, int]
+"""A sample's order, round, chunk size, nanoseconds, warm-up and steps."""
 
 
 class Judge(Protocol):
@@ -74,10 +76,8 @@ def save_run(database: Path, key: str, run: Run, judge: Judge) -> Verdict | None
     """
     upgrade(database)
     with writing(database) as connection:
-        key_id = _key_row(connection, key)
-        run_id = _insert_run(connection, key_id, run)
-        if run.samples:
-            _insert_samples(connection, run_id, run.samples)
+        run_id = insert_run(connection, key_row(connection, key), run_values(run))
+        insert_samples(connection, run_id, sample_rows(run.samples))
         if run.state == "failed":
             return None
         return judge_key(connection, key, judge, {run_id: run})[run.stack]
@@ -164,7 +164,7 @@ def _verdict_values(
     }
 
 
-def _key_row(connection: sa.Connection, key: str) -> int:
+def key_row(connection: sa.Connection, key: str) -> int:
     """Find or make a key's row, and those of its model and its device."""
     table = schema.tuning_key
     found = connection.execute(FIND_KEY, {"digest": str(key)}).one_or_none()
@@ -226,10 +226,10 @@ def _find_or_insert(
     return int(found)
 
 
-def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
+def run_values(run: Run) -> dict[str, Any]:
+    """Give a run as its row holds it, but for the numbers that a database gives out."""
     around = run.circumstances
-    values = {
-        "key_id": key_id,
+    return {
         "uid": run.uid,
         "state": run.state,
         "plan": run.plan,
@@ -257,7 +257,11 @@ def _insert_run(connection: sa.Connection, key_id: int, run: Run) -> int:
         "failed_chunk_sizes": _chunk_sizes(run.failed),
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
-    result = connection.execute(INSERT_RUN, _storable(values))
+
+
+def insert_run(connection: sa.Connection, key_id: int, values: Mapping[str, Any]) -> int:
+    """Add a run's row; its number."""
+    result = connection.execute(INSERT_RUN, _storable({"key_id": key_id, **values}))
     return int(result.scalar_one())
 
 
@@ -265,24 +269,27 @@ def _chunk_sizes(candidates: Sequence[Candidate]) -> str | None:
     return json.dumps([c.chunk_size for c in candidates]) if candidates else None
 
 
-def _insert_samples(connection: sa.Connection, run_id: int, samples: Sequence[Sample]) -> None:
+def sample_rows(samples: Iterable[Sample]) -> list[SampleRow]:
+    """Give samples as their rows hold them, but for the run's number."""
+    return [
+        (
+            sample.order,
+            sample.round,
+            sample.candidate.chunk_size,
+            sample.nanoseconds,
+            int(sample.warm_up),
+            sample.steps,
+        )
+        for sample in samples
+    ]
+
+
+def insert_samples(connection: sa.Connection, run_id: int, samples: Sequence[SampleRow]) -> None:
+    """Add a run's samples."""
     # Rows as tuples, straight to the driver: for hundreds of samples, Core's way through a
     # dictionary each takes longer than SQLite itself.
-    connection.exec_driver_sql(
-        INSERT_SAMPLE,
-        [
-            (
-                run_id,
-                sample.order,
-                sample.round,
-                sample.candidate.chunk_size,
-                sample.nanoseconds,
-                int(sample.warm_up),
-                sample.steps,
-            )
-            for sample in samples
-        ],
-    )
+    if samples:
+        connection.exec_driver_sql(INSERT_SAMPLE, [(run_id, *sample) for sample in samples])
 
 
 def check_digest(key: str) -> None:

@@ -113,6 +113,12 @@ def upgrade(database: Path) -> tuple[str | None, str]:
     return before, REVISION
 
 
+def make_empty(database: Path, revision: str) -> None:
+    """Make a new database as a released revision left it."""
+    with _one_at_a_time, writing(database) as connection:
+        _run_alembic(connection, revision)
+
+
 def _keep_copy(database: Path, revision: str) -> None:
     """Keep a copy of a file before it is upgraded.
 
@@ -131,7 +137,7 @@ def _keep_copy(database: Path, revision: str) -> None:
                 break
 
 
-def _run_alembic(connection: sa.Connection) -> None:
+def _run_alembic(connection: sa.Connection, revision: str = "head") -> None:
     from alembic import command  # 0.6 s to import, and needed once in a file's life
     from alembic.config import Config
 
@@ -139,4 +145,4 @@ def _run_alembic(connection: sa.Connection) -> None:
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, "head")
+    command.upgrade(config, revision)

@@ -170,6 +170,34 @@ def _open(
     return connection
 
 
+LONGEST_VALUE = 1_000_000
+"""Bytes of a text or a blob that is read from a file of somebody else's."""
+MOST_MEMORY = 256_000_000
+"""Bytes that SQLite may take in a process that opened such a file."""
+
+
+def open_untrusted(database: str | PathLike[str], mode: str = "ro") -> sqlite3.Connection:
+    """Open a file of unknown origin: nothing that its schema holds is executed for us.
+
+    A value above a bound is an error, and so is memory above one, which SQLite then keeps to for
+    the rest of the process. A text that is no UTF-8 comes with surrogates in it.
+
+    Raises:
+        sqlite3.Error: if it cannot be opened.
+    """
+    connection = _open(database, mode, READ_BUSY_SECONDS)
+    for pragma in (
+        f"hard_heap_limit = {MOST_MEMORY}",
+        "trusted_schema = OFF",
+        "cell_size_check = ON",
+        "mmap_size = 0",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+    connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
+    return connection
+
+
 def file_uri(file: str | PathLike[str]) -> str:
     """Name a file as a URI, whatever characters, or bytes that are none, its path has."""
     path = os.path.abspath(os.fspath(file))

@@ -1,0 +1,228 @@
+"""`tuner export` and `tuner import`: what is stored as a file, and files of others taken in."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import sys
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from tuner.cli.options import FAILED, FINDING, database_option, existing, print_json
+from tuner.cli.progress import amount_progress
+from tuner.cli.tables import print_table, printable
+from tuner.paths import cache_path
+
+if TYPE_CHECKING:
+    from tuner.exchange.export import Format, What
+    from tuner.exchange.intake import Imported
+
+SUFFIXES: dict[str, Format] = {
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".parquet": "parquet",
+    ".db": "sqlite",
+    ".sqlite": "sqlite",
+}
+DAY = click.DateTime(["%Y-%m-%d"])
+TOLD = 20
+"""Rejected rows whose reasons are printed."""
+
+
+@click.command()
+@click.option(
+    "--what",
+    type=click.Choice(["samples", "runs", "verdicts"]),
+    default="samples",
+    show_default=True,
+    help="A row is one of these; only samples can be imported again.",
+)
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(["csv", "jsonl", "parquet", "sqlite", "t4"]),
+    show_default="by FILE's suffix, else csv",
+    help="How it is written; t4 is the open auto-tuning results schema.",
+)
+@click.option("-o", "--output", metavar="FILE|-", default="-", help="Where to; - is stdout.")
+@click.option("--anonymous", is_flag=True, help="Leave out host and file names, and free texts.")
+@click.option("--key", metavar="PREFIX", help="Keys that start so.")
+@click.option(
+    "--model-file", metavar="GLOB", help="Runs of model files that match, by path or name."
+)
+@click.option("--device", metavar="TEXT", help="Devices with this in cpu_model or machine.")
+@click.option("--num-envs", type=click.IntRange(1, 2**63 - 1), help="Keys of so many environments.")
+@click.option(
+    "--since", type=DAY, metavar="DATE", help="Runs that ended on this day (UTC) or later."
+)
+@click.option("--until", type=DAY, metavar="DATE", help="Runs that ended on this day or earlier.")
+@click.option("--decided/--undecided", default=None, help="Keys whose verdict is, or is not.")
+@database_option
+@click.pass_context
+def export(
+    ctx: click.Context,
+    what: What,
+    form: Format | None,
+    output: str,
+    anonymous: bool,
+    key: str | None,
+    model_file: str | None,
+    device: str | None,
+    num_envs: int | None,
+    since: datetime | None,
+    until: datetime | None,
+    decided: bool | None,
+    database: str | None,
+) -> None:
+    """Write what is stored to FILE, each row with all facts of its key.
+
+    FILE is written whole or not at all. docs/exchange.md says what stands in it.
+
+    \b
+    Example:
+      tuner export --decided -o tuning.parquet
+    """
+    from tuner.exchange.export import write_file, write_rows
+    from tuner.history import judge_runs
+    from tuner.store.exporting import Selection
+
+    form = form or SUFFIXES.get(Path(output).suffix.lower(), "csv")
+    if form in ("sqlite", "t4") and what != "samples":
+        raise click.UsageError(f"--format {form} holds samples: leave --what {what} out")
+    if output == "-" and (form == "sqlite" or (form == "parquet" and sys.stdout.isatty())):
+        raise click.UsageError(f"{form} cannot be written to this stdout: name a file with -o FILE")
+    selection = Selection(
+        key=key,
+        model_file=model_file,
+        device=device,
+        num_envs=num_envs,
+        since=since.strftime("%Y-%m-%d") if since else None,
+        until=until.strftime("%Y-%m-%d") if until else None,
+        decided=decided,
+    )
+    file = existing(database)
+    with amount_progress("exporting") as progress:
+        if output == "-":
+            stdout = sys.stdout.buffer
+            try:
+                write_rows(
+                    file,
+                    stdout,
+                    form,
+                    what=what,
+                    selection=selection,
+                    anonymous=anonymous,
+                    progress=progress,
+                )
+                stdout.flush()
+            except BrokenPipeError:  # a reader such as `head` has seen enough
+                os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+                ctx.exit(FAILED)
+            return
+        written = write_file(
+            file,
+            Path(output),
+            form,
+            judge_runs,
+            what=what,
+            selection=selection,
+            anonymous=anonymous,
+            progress=progress,
+        )
+    size = Path(output).stat().st_size
+    of = f" of {written.runs:,} runs" if written.runs else ""
+    click.echo(f"{output}: {written.rows:,} rows{of} of {file}, {size:,} bytes")
+
+
+@click.command("import")
+@click.argument(
+    "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
+)
+@click.option("--strict", is_flag=True, help="Take in nothing if anything is rejected.")
+@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON: what came of each file.")
+@database_option
+@click.pass_context
+def import_(
+    ctx: click.Context,
+    files: tuple[Path, ...],
+    strict: bool,
+    dry_run: bool,
+    as_json: bool,
+    database: str | None,
+) -> None:
+    """Take in runs from FILE: an export, the database of another machine, or a JSON cache.
+
+    What is there already stays as it is, what is wrong is rejected row by row, and the verdicts
+    of the keys that got runs are made anew. Exits with 3 if anything was rejected.
+
+    \b
+    Example:
+      tuner import node7.jsonl /mnt/node8/tuning.db
+    """
+    from tuner.exchange.intake import import_files
+    from tuner.history import judge_runs
+
+    with amount_progress("importing") as progress:
+        done, found = import_files(
+            cache_path(database),
+            files,
+            judge_runs,
+            strict=strict,
+            dry_run=dry_run,
+            progress=progress,
+        )
+    if as_json:
+        print_json({"done": done, "files": [_as_json(file) for file in found]})
+    elif readable := [file for file in found if not _is_unread(file)]:
+        _print_files(readable)
+    for file in found:
+        _tell(file)
+    if not done and not all(map(_is_unread, found)):
+        why = "a dry run" if dry_run else "--strict, and not all of it is good"
+        click.echo(f"nothing was imported: {why}", err=True)
+    if all(map(_is_unread, found)):
+        ctx.exit(FAILED)
+    if any(file.error or file.rejected for file in found):
+        ctx.exit(FINDING)
+
+
+def _as_json(file: Imported) -> dict[str, Any]:
+    rejections = [{"line": place, "reason": reason} for place, reason in file.rejections]
+    return {**dataclasses.asdict(file), "rejections": rejections}
+
+
+def _is_unread(file: Imported) -> bool:
+    """Tell whether nothing at all could be read of a file."""
+    return file.error is not None and not (file.new_runs or file.known_runs or file.rejected)
+
+
+def _print_files(found: list[Imported]) -> None:
+    columns = ("file", "new runs", "samples", "keys", "known", "rejected")
+    print_table(
+        [(column, "left" if column == "file" else "right") for column in columns],
+        [
+            (
+                Path(file.file).name,
+                f"{file.new_runs:,}",
+                f"{file.new_samples:,}",
+                f"{file.keys:,}",
+                f"{file.known_runs:,}",
+                f"{file.rejected:,}",
+            )
+            for file in found
+        ],
+    )
+
+
+def _tell(file: Imported) -> None:
+    """Say on stderr what of a file was not taken in."""
+    for place, reason in file.rejections[:TOLD]:
+        click.echo(printable(f"{file.file}:{place}: {' '.join(reason.split())}"), err=True)
+    if file.rejected > TOLD:
+        click.echo(f"{file.file}: {file.rejected - TOLD:,} more, --json tells of some", err=True)
+    if file.error:
+        click.echo(f"tuner: {printable(' '.join(file.error.split()))}", err=True)
