@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
@@ -46,6 +48,11 @@ class Failing(click.Group):
             fail(ctx, str(error))
         except (click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:
+            # Whoever read has enough, as in `| head`. What is still unwritten goes nowhere, or
+            # Python would complain at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(FAILED)
         except click.ClickException as error:
             if error.exit_code == USAGE:
                 raise  # click shows how the command is used
