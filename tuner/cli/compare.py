@@ -12,7 +12,7 @@ from tuner.cli.options import database_option, existing, print_json, the_key
 from tuner.cli.tables import SHORT_KEY, Column, number, percent, print_table, relative
 
 if TYPE_CHECKING:
-    from tuner.store.comparison import By
+    from tuner.store.alike import By
 
 WAYS: dict[str, By] = {"device": "device", "num-envs": "num_envs", "nthread": "nthread"}
 ABREAST = 6
@@ -32,7 +32,8 @@ def compare(keys: tuple[str, ...], by: str | None, as_json: bool, database: str 
     """Compare what keys chose, and what each one's choice would cost the others.
 
     With one KEY: the same work (model and run parameters) on other devices, or on the same device
-    with other numbers of environments or threads. With several: these.
+    with other numbers of environments or threads. With several: these. "per thr." is how many
+    chunks a thread gets.
 
     The second table says how much slower a step of a line's key would be with the choice of a
     column's key than with its own, by the timings of the line's key. "~" marks a choice that was
@@ -44,7 +45,7 @@ def compare(keys: tuple[str, ...], by: str | None, as_json: bool, database: str 
       tuner compare k1_3f9a --by num-envs
       tuner compare k1_3f9a k1_77c0
     """
-    from tuner.store.comparison import keys_alike, read_compared
+    from tuner.store.alike import keys_alike, read_compared
 
     file = existing(database)
     names = list(dict.fromkeys(the_key(file, key) for key in keys))
@@ -107,7 +108,7 @@ def _print_keys(rows: list[dict[str, Any]]) -> None:
             Column("envs", "right"),
             Column("thr.", "right"),
             Column("choice", "right"),
-            Column("chunks/thr.", "right"),
+            Column("per thr.", "right"),
             Column("gain", "right"),
             Column("decided", yields=True),
         ],

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import FiniteRange, database_option, existing, print_json
+from tuner.cli.options import FiniteRange, database_option, existing, print_json_lines
 from tuner.cli.tables import SHORT_KEY, Column, candidate_name, percent, print_table
 from tuner.records import LARGEST_INTEGER
 
@@ -125,7 +124,7 @@ def list_keys(
     columns = ("*",) if as_json else SHOWN
     rows = read_overview(existing(database), wanted, order=order, reverse=reverse, columns=columns)
     if as_json:
-        print_json(rows)
+        print_json_lines(rows)
         return
     if not rows:
         click.echo("no key is like that: `tuner list` without filters shows all", err=True)
@@ -144,7 +143,7 @@ def list_keys(
         [
             (
                 row["tuning_key"][:SHORT_KEY],
-                Path(row["model_file"]).name if row["model_file"] else "",
+                (row["model_file"] or "").rpartition("/")[2],
                 str(row["num_envs"] or ""),
                 str(row["nthread"] or ""),
                 choice_of(row),

