@@ -34,21 +34,22 @@ FIRST_LIKELY = 1
 """The same beside likely winners and their neighbours, to see that the past still holds."""
 EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
-HOPE = 0.002
+HOPE = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
 LIKELY_HOPE = 0.03
 """The same while the leader is one that history called a likely winner."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
-LIKELY_DUEL_HOPE = 0.007
+LIKELY_DUEL_HOPE = 0.0065
 """The same for a likely winner: a gain too small to be proven fast is left alone."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
-LOOK_WITHIN = 0.3
-"""Every candidate predicted to be less than this much slower than the leader is timed once."""
-LOOK_WITHIN_IN_HASTE = 0.05
-"""The same with a budget of less than `MANY_TIMINGS`."""
 MANY_TIMINGS = 100
+"""With a budget of so many timings every candidate is timed once."""
+LOOK_WITHIN = 0.05
+"""With a smaller one, those predicted to be less than this much slower than the leader."""
+LATE = 0.1
+"""A candidate timed once and this much slower than its neighbours was more likely late."""
 MOST_EXPLORED = 50
 """Timings after which exploring ends, earlier runs' among them: what is still close is close."""
 REPEATS = 0.1
@@ -135,7 +136,7 @@ def next_block(
     else:
         # A small budget is for what probably wins, not for a look at everything.
         ample = len(usable) + timings_left >= MANY_TIMINGS
-        look_within = LOOK_WITHIN if ample else LOOK_WITHIN_IN_HASTE
+        look_within = math.inf if ample else LOOK_WITHIN
         block = _block(field, evidence, own, hopes, timings_left, look_within)
         cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf, look_within))
     if block and not _is_duel(block):
@@ -256,14 +257,31 @@ def _unseen(
     below = max(((k, c) for k, c in sizes if k < size), default=(0, None))[1]
     above = min(((k, c) for k, c in sizes if k > size), default=(0, None))[1]
     means = dict(zip(evidence.candidates, evidence.fit.mean, strict=True))
-    # History has looked at the others before.
-    limit = means[leader] + (0.0 if leader in field.likely else look_within)
+    late: list[Candidate] = []
+    if leader in field.likely:  # history has looked at the others before
+        look_within = 0.0
+    elif look_within > LOOK_WITHIN:
+        late = _perhaps_late(evidence)
+    limit = means[leader] + look_within
     unseen = [
         c
         for c, count in zip(evidence.candidates, evidence.counts, strict=True)
         if not count and (c in (below, above) or means[c] < limit)
     ]
-    return tuple(sorted(unseen, key=lambda c: float(means[c])))[:EXPLORE_BLOCK]
+    return tuple(sorted([*unseen, *late], key=lambda c: float(means[c])))[:EXPLORE_BLOCK]
+
+
+def _perhaps_late(evidence: Evidence) -> list[Candidate]:
+    """Candidates timed once that stand out from both their neighbours, the default left aside.
+
+    Lone winners exist; a lone loser is rather one that was held up when it was timed.
+    """
+    mean = [-math.inf, *evidence.fit.mean[1:].tolist(), -math.inf]
+    return [
+        c
+        for k, (c, count) in enumerate(zip(evidence.candidates, evidence.counts, strict=True))
+        if k and count == 1 and mean[k] > LATE + max(mean[k - 1], mean[k + 1])
+    ]
 
 
 def _first_block(field: Field, timings_left: float) -> list[Candidate]:

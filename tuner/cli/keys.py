@@ -18,7 +18,9 @@ from tuner.cli.options import (
 from tuner.cli.progress import race_progress
 from tuner.cli.tables import candidate_name, percent, printable
 from tuner.cli.work import asked_again, opened
+from tuner.device import device_fingerprint
 from tuner.errors import TunerError
+from tuner.keys import device_digest
 from tuner.records import LARGEST_INTEGER
 from tuner.resolve import GRACE_S, TIME_BUDGET_S
 
@@ -120,8 +122,8 @@ def verify(key: str | None, time_budget: float, as_json: bool, database: str | N
     """Time a key's choice against the default again, and record the run.
 
     A choice that has lost its gain is withdrawn. Without KEY, all keys of this machine that
-    chose something else than the default and whose model file is where it was. Exits with 3 if
-    a choice did not hold, or a key could not be verified.
+    chose something else than the default. Exits with 3 if a choice did not hold, or a key could
+    not be verified.
 
     \b
     Example:
@@ -130,7 +132,8 @@ def verify(key: str | None, time_budget: float, as_json: bool, database: str | N
     from tuner.store.views import keys_with_a_choice
 
     file = existing(database)
-    names = [the_key(file, key)] if key else keys_with_a_choice(file)
+    here = device_digest(device_fingerprint())
+    names = [the_key(file, key)] if key else keys_with_a_choice(file, here)
     told = []
     for name in names:
         try:
@@ -145,7 +148,7 @@ def verify(key: str | None, time_budget: float, as_json: bool, database: str | N
     for line in told if not as_json else ():
         click.echo(printable(f"{line['key']}: {_in_words(line)}"))
     if not names and not as_json:
-        click.echo("no key has another choice than the default: there is nothing to verify")
+        click.echo("no key of this machine chose anything but the default: nothing to verify")
     if not all(line["verified"] and line["held"] for line in told):
         click.get_current_context().exit(FINDING)
 

@@ -11,7 +11,7 @@ import stat
 from typing import TYPE_CHECKING
 
 from tuner.errors import DatabaseError, OlderSchemaError, SchemaError
-from tuner.store.sqlite import error_name, query
+from tuner.store.sqlite import error_name, query, query_again
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -65,7 +65,7 @@ def is_empty(database: str | PathLike[str]) -> bool:
 def file_revision(database: str | PathLike[str]) -> str | None:
     """Read which schema a file has; None if it does not say."""
     try:
-        rows = query(database, "SELECT version_num FROM alembic_version")
+        rows = query_again(database, "SELECT version_num FROM alembic_version")
     except sqlite3.Error:
         return None
     return str(rows[0][0]) if rows else None

@@ -150,12 +150,21 @@ def read_behind(database: Path, key: str) -> Behind:
     return Behind(found[0]["num_envs"], found[0]["nthread"], runs)
 
 
-def keys_with_a_choice(database: Path) -> list[str]:
-    """List the keys that chose something else than the default, the longest unmeasured first."""
+def keys_with_a_choice(database: Path, device: str) -> list[str]:
+    """List a device's keys that chose something else than the default, longest unmeasured first.
+
+    Args:
+        database: The file.
+        device: The digest of the device fingerprint.
+    """
     with one_moment(database) as rows:
         found = rows(
-            "SELECT tuning_key FROM tuning_overview "
-            "WHERE chunk_size IS NOT NULL AND pinned_because IS NULL "
-            "ORDER BY last_measured_utc, tuning_key"
+            "SELECT overview.tuning_key FROM device "
+            "JOIN tuning_key ON tuning_key.device_id = device.device_id "
+            "JOIN tuning_overview AS overview ON overview.tuning_key = tuning_key.digest "
+            "WHERE device.digest = ? "
+            "  AND overview.chunk_size IS NOT NULL AND overview.pinned_because IS NULL "
+            "ORDER BY overview.last_measured_utc, overview.tuning_key",
+            (device,),
         )
     return [row["tuning_key"] for row in found]
