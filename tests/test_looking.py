@@ -373,6 +373,33 @@ def test_no_text_of_the_database_reaches_the_terminal_as_more_than_text(
     assert contents(filled.parent) == before
 
 
+def test_a_key_that_would_move_the_cursor_does_not(database: Path, shell: Shell) -> None:
+    key = f"key {REACHES}"
+    store_cache(database, key, {"chunk_size": 16})
+    store_cache(database, f"{key} 2", {"chunk_size": 8})
+    for command in (
+        ("list",), ("show", key), ("history", key), ("compare", key, f"{key} 2"), ("show", "key"),
+        ("pin", key, 8, "--reason", "so"), ("unpin", key), ("forget", key, "--yes"),
+    ):  # fmt: skip
+        told = shell(*command, "--database", database)
+        assert all(letter.isprintable() for letter in (told.out + told.err).replace("\n", ""))
+
+
+@pytest.mark.parametrize("command", [("list",), ("compare", QUADRUPED, ARM), ("sql", "select 1")])
+def test_looking_loads_nothing_heavy(filled: Path, command: tuple[str, ...]) -> None:
+    program = (
+        "import sys; from tuner.cli import main; main(sys.argv[1:], standalone_mode=False); "
+        "print({'sqlalchemy', 'alembic', 'numpy', 'mujoco'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command, "--database", str(filled)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "set()\n"
+
+
 @pytest.mark.parametrize("look", LOOKS[:4], ids=lambda look: str(look[0]))
 def test_tables_fit_eighty_columns_whatever_their_texts(
     filled: Path, shell: Shell, look: tuple[object, ...]

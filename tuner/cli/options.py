@@ -12,6 +12,7 @@ from typing import Any, NoReturn, TypeVar
 
 import click
 
+from tuner.cli.tables import printable
 from tuner.errors import TunerError
 from tuner.paths import DATABASE_VARIABLE, cache_path
 from tuner.store.diagnosis import exists, is_empty
@@ -64,8 +65,8 @@ class Failing(click.Group):
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:
-    """Leave with one line on stderr."""
-    click.echo(f"tuner: {' '.join(message.split())}", err=True)
+    """Leave with one line on stderr, whatever is repeated in it of what is stored."""
+    click.echo(printable(f"tuner: {' '.join(message.split())}"), err=True)
     ctx.exit(FAILED)
 
 

@@ -26,11 +26,10 @@ from tuner.cli.tables import (
     printable,
     relative,
 )
+from tuner.store.fields import RUN_PARAMETERS
 
 if TYPE_CHECKING:
     from tuner.records import Estimate, Verdict
-
-WORK = ("backend_type", "num_envs", "nthread", "dtype", "post_step_forward_sensor", "bench_nsteps")
 
 
 @click.command()
@@ -83,7 +82,9 @@ def _facts(found: dict[str, Any]) -> dict[str, str]:
         "model file": overview["model_file"],
         "model": _listed(found["model"]),
         "device": _listed(found["device"]),
-        "work": _listed({name: overview[name] for name in WORK if overview[name] is not None}),
+        "work": _listed(
+            {name: overview[name] for name in RUN_PARAMETERS if overview[name] is not None}
+        ),
         "choice": choice_of(overview),
         "pinned": overview["pinned_because"],
     }

@@ -94,11 +94,11 @@ def read_key(database: Path, key: str) -> dict[str, Any]:
                 "FROM candidate_timing WHERE tuning_key = ? ORDER BY chunk_size NULLS FIRST",
                 (key,),
             ),
-            "runs": rows(RUNS_IN_ORDER, (key,)),
+            "runs": rows(
+                "SELECT * FROM run_history WHERE tuning_key = ? ORDER BY finished_utc, run_id",
+                (key,),
+            ),
         }
-
-
-RUNS_IN_ORDER = "SELECT * FROM run_history WHERE tuning_key = ? ORDER BY finished_utc, run_id"
 
 
 def _known_facts(rows: Rows, table: str, columns: Sequence[str], key: str) -> Row:
