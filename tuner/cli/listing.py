@@ -60,7 +60,7 @@ def _moment(_: click.Context, __: click.Parameter, text: str | None) -> str | No
 @click.option(
     "--num-envs",
     metavar="N",
-    type=click.IntRange(1, LARGEST_INTEGER),
+    type=click.IntRange(min=1),
     help="Keys of N environments.",
 )
 @click.option(
@@ -116,7 +116,7 @@ def list_keys(
     wanted = Wanted(
         model=model,
         device=device,
-        num_envs=num_envs,
+        num_envs=None if num_envs is None else min(num_envs, LARGEST_INTEGER),
         least_gain=None if min_gain is None else min_gain / 100,
         decided=decided,
         since=since,
@@ -126,7 +126,7 @@ def list_keys(
     if as_json:
         print_json_lines(rows)
         return
-    if not rows:
+    if not rows and any(value is not None for value in wanted):
         click.echo("no key is like that: `tuner list` without filters shows all", err=True)
         return
     print_table(

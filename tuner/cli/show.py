@@ -29,7 +29,7 @@ from tuner.cli.tables import (
 from tuner.store.fields import RUN_PARAMETERS
 
 if TYPE_CHECKING:
-    from tuner.records import Estimate, Verdict
+    from tuner.records import Estimate
 
 
 @click.command()
@@ -223,7 +223,8 @@ def history(key: str, as_json: bool, database: str | None) -> None:
     _print_history(runs, verdict)
     if verdict is not None:
         flips = sum(run["flipped"] for run in runs)
-        print_facts({"verdict": _verdict(verdict), "flips": f"{flips} in {len(runs)} runs"})
+        chose = sum(map(_chose_by_itself, runs))
+        print_facts({"verdict": _verdict(verdict), "flips": f"{flips} in {chose} runs that chose"})
 
 
 def _judged_alone(
@@ -234,41 +235,44 @@ def _judged_alone(
     from tuner.store.views import read_behind
 
     behind = read_behind(file, key)
-    choice = verdict["chunk_size"] if verdict else None
     told: list[dict[str, Any]] = []
-    last: int | None = None
-    chosen = False
+    before: list[int | None] = []
     for run in runs:
         record = behind.runs.get(run["run_id"])
-        alone = (
-            judge_runs([record], num_envs=behind.num_envs, nthread=behind.nthread)
-            if record is not None
-            else None
-        )
-        counts = bool(run["has_choice"]) and run["state"] != "imported"
-        flipped = counts and chosen and run["chosen_chunk_size"] != last
-        if counts:
-            last, chosen = run["chosen_chunk_size"], True
+        alone: tuple[Estimate, ...] = ()
+        if record is not None:
+            work = {"num_envs": behind.num_envs, "nthread": behind.nthread}
+            alone = judge_runs([record], **work).estimates
+        chosen = run["chosen_chunk_size"]
+        flipped = False
+        if _chose_by_itself(run):
+            flipped = bool(before) and before[-1] != chosen
+            before.append(chosen)
         told.append(
             run
-            | _gain_of(alone if run["has_choice"] else None, run["chosen_chunk_size"], "gain")
-            | _gain_of(alone, choice, "gain_of_verdict")
+            | _gain_of(alone if run["has_choice"] else (), chosen, "gain")
+            | _gain_of(alone, verdict["chunk_size"] if verdict else None, "gain_of_verdict")
             | {"flipped": flipped}
         )
     return told
 
 
-def _gain_of(alone: Verdict | None, chunk_size: int | None, name: str) -> dict[str, Any]:
-    """Say what a run's samples say of one candidate, as a share of the default's time."""
-    for estimate in alone.estimates if alone else ():
+def _chose_by_itself(run: dict[str, Any]) -> bool:
+    """Tell whether a run counts among those whose choices may flip, as `winner_flips` does."""
+    return bool(run["has_choice"]) and run["state"] != "imported"
+
+
+def _gain_of(
+    estimates: Iterable[Estimate], chunk_size: int | None, name: str
+) -> dict[str, float | None]:
+    """Say what estimates say of one candidate, as a share of the default's time."""
+    gains: tuple[float | None, ...] = (None, None, None)
+    for estimate in estimates:
         if estimate.candidate.chunk_size == chunk_size:
             gains = (1 - estimate.relative, 1 - estimate.high, 1 - estimate.low)
-            break
-    else:
-        gains = None
     return {
-        f"{name}{end}": gains[place] if gains and isfinite(gains[place]) else None
-        for place, end in enumerate(("", "_low", "_high"))
+        name + end: gain if gain is not None and isfinite(gain) else None
+        for end, gain in zip(("", "_low", "_high"), gains, strict=True)
     }
 
 

@@ -6,6 +6,7 @@ import itertools
 import json
 import math
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from typing import IO, TYPE_CHECKING, Any
 
@@ -24,8 +25,8 @@ MEASURED_ROWS = 500
 BLOCK = 4096
 """Bytes that a pipe with any room takes at once."""
 PATIENCE_S = 1.0
-"""How long rows wait for a reader that does not read, a pager say: no other process can store
-anything meanwhile. After that the rest is read at once, and kept until it is wanted."""
+"""How long rows wait, altogether, for a reader that does not read, a pager say: no other process
+can store anything meanwhile. After that the rest is read at once, and kept until it is wanted."""
 MEMORY = 2**24
 """Letters of what is kept that need no file."""
 
@@ -92,10 +93,11 @@ def _print_ways(file: Path) -> None:
 
 def _hand_over(lines: Iterable[str], kept: IO[str]) -> None:
     """Print lines while somebody reads them; when nobody does, keep the rest."""
-    is_read = True
+    patience = PATIENCE_S
     for block in _blocks(lines):
-        is_read = is_read and _is_ready()
-        if is_read:
+        if patience > 0:
+            patience -= _waited(patience)
+        if patience > 0:
             click.echo(block, nl=False)
         else:
             kept.write(block)
@@ -113,13 +115,16 @@ def _blocks(lines: Iterable[str]) -> Iterator[str]:
     yield "".join(waiting)
 
 
-def _is_ready() -> bool:
+def _waited(patience: float) -> float:
+    """Wait until stdout takes a block, but no longer than so many seconds; how long it was."""
     from select import select
 
+    begun = time.monotonic()
     try:
-        return bool(select([], [sys.stdout], [], PATIENCE_S)[1])
+        ready = select([], [sys.stdout], [], patience)[1]
     except (OSError, ValueError):
-        return True  # it is no file that anybody could wait for
+        return 0.0  # it is no file that anybody could wait for
+    return time.monotonic() - begun if ready else patience
 
 
 def _as_table(result: Result) -> Iterator[str]:
