@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import shutil
@@ -17,7 +16,7 @@ import pytest
 
 from tests.stored import contents
 from tests.test_bad_places import WITHOUT_PRIVILEGE
-from tests.test_cookbook import SEARCHED, prepare
+from tests.test_cookbook import SEARCHED, needs, prepare
 
 VIEWS = (
     "candidate_timing",
@@ -76,11 +75,7 @@ def shelf() -> Iterator[Path]:
 
 def ask(program: str, file: Path, view: str, before: list[str]) -> Any:
     """Read a view with a program; its rows."""
-    if program == "pandas":
-        if importlib.util.find_spec("pandas") is None:
-            pytest.skip("pandas is not installed")
-    elif shutil.which(program, path=SEARCHED) is None:
-        pytest.skip(f"{program} is not installed")
+    needs(program)
     done = subprocess.run(
         [*before, *PROGRAMS[program](str(file), view)],
         capture_output=True,
