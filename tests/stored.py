@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import click
 import pytest
 
 from tuner.cli import main
@@ -72,6 +73,14 @@ def rows_of(database: Path, statement: str, *parameters: Any) -> list[tuple[Any,
     with closing(sqlite3.connect(database)) as connection, connection:
         connection.execute("PRAGMA foreign_keys = ON")
         return connection.execute(statement, parameters).fetchall()
+
+
+def commands(group: click.Group = main) -> Iterator[tuple[str, ...]]:
+    """List all commands, each as the words that call it; a group before its own."""
+    for name, command in group.commands.items():
+        yield (name,)
+        if isinstance(command, click.Group):
+            yield from ((name, *words) for words in commands(command))
 
 
 class Told(NamedTuple):

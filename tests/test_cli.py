@@ -13,23 +13,10 @@ from pathlib import Path
 import pytest
 
 from tests.facts import a_key
+from tests.stored import Shell, commands
 from tuner import __version__, store_cache
 
 QUADRUPED = Path(__file__).parents[1] / "examples" / "quadruped.xml"
-COMMANDS = [
-    (),
-    ("tune",),
-    ("list",),
-    ("show",),
-    ("export",),
-    ("import",),
-    ("doctor",),
-    ("db",),
-    ("db", "path"),
-    ("db", "upgrade"),
-    ("db", "check"),
-    ("db", "repair"),
-]
 TUNE = ("tune", str(QUADRUPED), "--num-envs", "32", "--nthread", "2", "--nstep", "1")
 
 
@@ -264,10 +251,14 @@ def test_the_version() -> None:
     assert tuner("--version").stdout.strip() == f"tuner, version {__version__}"
 
 
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_has_help_with_an_example(command: tuple[str, ...]) -> None:
-    shown = tuner(*command, "--help")
-    assert shown.returncode == 0
-    assert "Usage: " in shown.stdout
+@pytest.mark.parametrize("command", [(), *commands()], ids=" ".join)
+def test_every_command_has_help_with_an_example_of_itself(
+    command: tuple[str, ...], shell: Shell
+) -> None:
+    shown = shell(*command, "--help")
+    assert shown.code == 0
+    assert "Usage: " in shown.out
     if command != ("db",):
-        assert "Example:\n" in shown.stdout
+        example = shown.out.partition("Example:\n")[2]
+        assert " ".join(("tuner", *command)) in example
+    assert max(map(len, shown.out.splitlines())) <= 80

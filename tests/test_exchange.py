@@ -40,8 +40,8 @@ from tuner.store.diagnosis import REVISION
 from tuner.store.exporting import PRIVATE, VERDICT_COLUMNS, Selection
 from tuner.store.ledger import recompute, save_run
 from tuner.store.lookup import find_answer
+from tuner.store.overview import read_overview
 from tuner.store.upkeep import pin
-from tuner.store.views import read_overview
 from tuner.validators import Stack
 
 FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "sqlite")

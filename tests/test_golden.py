@@ -21,7 +21,8 @@ from tuner.store.diagnosis import OLDER_REVISIONS, REVISION
 from tuner.store.ledger import recompute
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
-from tuner.store.views import read_key, read_overview
+from tuner.store.overview import read_overview
+from tuner.store.views import read_key
 
 RELEASED = (*OLDER_REVISIONS, REVISION)
 CHOICES = {a_key(): 4, a_key(num_envs=4096): None, a_key(nthread=4): None}

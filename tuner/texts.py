@@ -33,3 +33,18 @@ def percent(value: float | None) -> str:
 def candidate_name(chunk_size: Any) -> str:
     """Name a candidate in a table."""
     return "default" if chunk_size in (None, "None") else str(chunk_size)
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """Write the ends of an interval of shares."""
+    return "" if low is None or high is None else f"{percent(low)} to {percent(high)}"
+
+
+def minute(moment: str | None) -> str:
+    """Write a stored time to the minute."""
+    return (moment or "")[:16].replace("T", " ")
+
+
+def number(value: float | None, digits: int = 2) -> str:
+    """Write a number that may be unknown."""
+    return "" if value is None else f"{value:.{digits}f}"

@@ -12,13 +12,16 @@ import sys
 import click
 
 import tuner
+from tuner.cli.compare import compare
 from tuner.cli.database import db
 from tuner.cli.doctor import doctor
 from tuner.cli.exchange import export, import_
 from tuner.cli.keys import forget, pin, unpin, verify
+from tuner.cli.listing import list_keys
 from tuner.cli.options import Failing, database_option_of_all
 from tuner.cli.pictures import plot, report
-from tuner.cli.show import list_keys, show
+from tuner.cli.show import history, show
+from tuner.cli.sql import sql
 from tuner.cli.tune import tune
 from tuner.cli.why import why
 
@@ -56,5 +59,8 @@ main.add_command(plot)
 main.add_command(report)
 main.add_command(export)
 main.add_command(import_)
+main.add_command(history)
+main.add_command(compare)
+main.add_command(sql)
 main.add_command(db)
 main.add_command(doctor)

@@ -11,7 +11,7 @@ import click
 
 from tuner.cli.options import FINDING, Failing, FiniteRange, database_option, existing, print_json
 from tuner.cli.progress import showing
-from tuner.cli.tables import print_table
+from tuner.cli.tables import Column, print_table
 from tuner.paths import cache_path
 from tuner.validators import POLICIES, Stack
 
@@ -246,7 +246,7 @@ def policy(name: str | None, policy: str | None, as_json: bool, database: str | 
     if as_json:
         print_json(policies)
         return
-    print_table([("validator", "left"), ("policy", "left")], sorted(policies.items()))
+    print_table([Column("validator"), Column("policy")], sorted(policies.items()))
 
 
 @db.command()

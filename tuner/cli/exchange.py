@@ -13,7 +13,7 @@ import click
 
 from tuner.cli.options import FAILED, FINDING, database_option, existing, print_json
 from tuner.cli.progress import amount_progress
-from tuner.cli.tables import print_table, printable
+from tuner.cli.tables import Column, print_table, printable
 from tuner.paths import cache_path
 
 if TYPE_CHECKING:
@@ -203,7 +203,10 @@ def _is_unread(file: Imported) -> bool:
 def _print_files(found: list[Imported]) -> None:
     columns = ("file", "new runs", "samples", "keys", "known", "rejected")
     print_table(
-        [(column, "left" if column == "file" else "right") for column in columns],
+        [
+            Column(column, "left" if column == "file" else "right", yields=column == "file")
+            for column in columns
+        ],
         [
             (
                 Path(file.file).name,

@@ -55,7 +55,7 @@ def pin(key: str, chunk_size: int | None, reason: str, database: str | None) -> 
     if not reason.strip():
         raise click.BadParameter("give a reason that helps whoever reads it", param_hint="--reason")
     pin_key(file, name, chunk_size, reason.strip())
-    click.echo(f"{name} answers {candidate_name(chunk_size)} until `tuner unpin`")
+    click.echo(printable(f"{name} answers {candidate_name(chunk_size)} until `tuner unpin`"))
 
 
 @click.command()
@@ -74,7 +74,7 @@ def unpin(key: str, database: str | None) -> None:
     name = the_key(file, key)
     if not unpin_key(file, name):
         raise click.ClickException(f"{name} is not pinned: nothing was changed")
-    click.echo(f"{name} answers by its verdict again")
+    click.echo(printable(f"{name} answers by its verdict again"))
 
 
 @click.command()
@@ -96,14 +96,12 @@ def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
     for name in dict.fromkeys(names):
         overview = read_key(file, name)["overview"]
         model = Path(overview["model_file"] or "").name or "no model file"
-        click.echo(
-            f"{name}: {model}, {overview['runs']} runs, {overview['samples'] or 0} samples",
-            err=True,
-        )
+        told = f"{name}: {model}, {overview['runs']} runs, {overview['samples'] or 0} samples"
+        click.echo(printable(told), err=True)
     if not yes:
         click.confirm("forget this?", abort=True, err=True)
     forget_keys(file, names)
-    click.echo(f"forgotten: {', '.join(dict.fromkeys(names))}")
+    click.echo(printable(f"forgotten: {', '.join(dict.fromkeys(names))}"))
 
 
 @click.command()

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable
+import os
+import sys
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
 
+from tuner.cli.tables import printable
 from tuner.errors import TunerError
 from tuner.paths import DATABASE_VARIABLE, cache_path
 from tuner.store.diagnosis import exists, is_empty
@@ -46,6 +49,11 @@ class Failing(click.Group):
             fail(ctx, str(error))
         except (click.exceptions.Exit, click.Abort):
             raise
+        except BrokenPipeError:
+            # Whoever read has enough, as in `| head`. What is still unwritten goes nowhere, or
+            # Python would complain at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(FAILED)
         except click.ClickException as error:
             if error.exit_code == USAGE:
                 raise  # click shows how the command is used
@@ -57,8 +65,8 @@ class Failing(click.Group):
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:
-    """Leave with one line on stderr."""
-    click.echo(f"tuner: {' '.join(message.split())}", err=True)
+    """Leave with one line on stderr, whatever is repeated in it of what is stored."""
+    click.echo(printable(f"tuner: {' '.join(message.split())}"), err=True)
     ctx.exit(FAILED)
 
 
@@ -129,3 +137,9 @@ def the_key(file: Path, prefix: str) -> str:
 def print_json(value: Any) -> None:
     """Print what a program is to read."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
+
+
+def print_json_lines(rows: Sequence[Any]) -> None:
+    """Print a list that may be long: a line for each of it, in a third of the time."""
+    lines = ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
+    click.echo(f"[\n{lines}\n]" if rows else "[]")

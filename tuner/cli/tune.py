@@ -12,6 +12,7 @@ from tuner.cli.options import FINDING, database_option, print_json
 from tuner.cli.progress import race_progress
 from tuner.cli.tables import (
     SHORT_KEY,
+    Column,
     candidate_name,
     milliseconds,
     print_table,
@@ -126,11 +127,11 @@ def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
     choice = str(answer.chunk_size)
     print_table(
         [
-            ("chunk_size", "right"),
-            ("ms per step", "right"),
-            ("to default", "right"),
-            ("95 % interval", "right"),
-            ("samples", "right"),
+            Column("chunk_size", "right"),
+            Column("ms per step", "right"),
+            Column("to default", "right"),
+            Column("95 % interval", "right"),
+            Column("samples", "right"),
         ],
         [_row(name, answer, estimates) for name in names],
         marked=names.index(choice) if choice in names else None,

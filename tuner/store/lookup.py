@@ -102,7 +102,9 @@ def _of_rows(rows: list[tuple[Any, ...]], num_envs: int | None, here: Stack) -> 
     pinned, because = rows[0][16:]
     unusable = None if because is None else _unusable(pinned, num_envs)
     if because is not None and unusable is None:
-        return Answer(pinned, True, None, None, None, None, _timings(rows[0][10]), 0, str(because))
+        return Answer(
+            pinned, True, None, None, None, None, timings_of(rows[0][10]), 0, str(because)
+        )
     # A pin that no pool could take is none: else every job would measure, and in vain.
     if rows[0][5] is None:
         return Miss(f"the pinned {unusable}" if unusable else "this key has no answer yet")
@@ -207,7 +209,7 @@ def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
         gain,
         low,
         high,
-        _timings(timings),
+        timings_of(timings),
         samples if type(samples) is int else 0,
     )
 
@@ -217,7 +219,7 @@ def _short(value: Any) -> str:
     return repr(value[:40] if isinstance(value, (str, bytes)) else value)
 
 
-def _timings(text: Any) -> dict[str, float]:
+def timings_of(text: Any) -> dict[str, float]:
     """Read a row's timings; they are for people, so an odd one is left out, not an error."""
     try:
         timings = json.loads(text) if isinstance(text, str) else {}
@@ -239,7 +241,7 @@ def _value(
     value = _facts(other_facts)
     value["chunk_size"] = chunk_size
     if timings:
-        value["per_candidate_ms"] = _timings(timings)
+        value["per_candidate_ms"] = timings_of(timings)
     if model_file is not None:
         value["model_file"] = model_file
     if hostname is not None:

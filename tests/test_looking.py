@@ -1,0 +1,460 @@
+"""What a database holds, as people look at it: lists, one key, its history, keys side by side."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.facts import DEVICE, MODEL_SIGNATURE, a_key
+from tests.stored import ALIKE, HERE, Shell, a_run, contents, rows_of, store
+from tuner import store_cache
+from tuner.cli.tables import Column, print_table, width
+from tuner.keys import CacheKey
+from tuner.records import Candidate
+from tuner.store import upkeep
+from tuner.store.migrate import upgrade
+
+WIDE: dict[int | None, float] = {None: 9.4, 8: 9.0, 16: 6.0, 32: 8.0}
+"""16 wins by a third."""
+HUMANOID, QUADRUPED, ANT = a_key(num_envs=4096), a_key(), a_key(nthread=4)
+ARM = a_key(device=DEVICE | {"machine": "aarch64", "cpu_model": "Neoverse N1", "usable_cpus": 4})
+OWN = "a key of somebody's own"
+REACHES = "\x1b[31m\x07\x1b]0;title\x07 \r\n\t"
+"""What would move a cursor, ring a bell and name a window."""
+
+
+@pytest.fixture
+def filled(database: Path) -> Path:
+    """Make a database with a key of each kind."""
+    store(database, HUMANOID, a_run(1, WIDE, pairs=24, model_file="/models/humanoid.xml"))
+    for number in (2, 3):
+        run = a_run(number, model_file="robots/quadruped.xml", choice=Candidate(4))
+        store(database, QUADRUPED, run)
+    store(database, ANT, a_run(4, ALIKE, pairs=1, state="cut short", model_file="ant.xml"))
+    store(database, ARM, a_run(5, WIDE, pairs=24, model_file="robots/quadruped.xml"))
+    store_cache(database, OWN, {"chunk_size": 16})
+    return database
+
+
+@pytest.fixture
+def listed(filled: Path, shell: Shell) -> Callable[..., list[str]]:
+    """List keys in JSON and as a table, which must be the same ones in the same order."""
+
+    def keys(*options: object) -> list[str]:
+        told = shell("list", *options, "--json", "--database", filled)
+        assert told.code == 0, told
+        found = [row["tuning_key"] for row in json.loads(told.out)]
+        table = shell("list", *options, "--database", filled)
+        assert [line[:11] for line in table.out.splitlines()[1:]] == [key[:11] for key in found]
+        assert bool(found) != ("no key is like that" in table.err)
+        return found
+
+    return keys
+
+
+@pytest.mark.parametrize(
+    ("options", "keys"),
+    [
+        ((), {HUMANOID, QUADRUPED, ANT, ARM, OWN}),
+        (("--model", "quad*"), {QUADRUPED, ARM}),
+        (("--model", "quadruped.xml"), {QUADRUPED, ARM}),
+        (("--model", "robots/*"), {QUADRUPED, ARM}),
+        (("--model", "*.xml"), {HUMANOID, QUADRUPED, ANT, ARM}),
+        (("--model", "?nt.xml"), {ANT}),
+        (("--model", "nt.xml"), set()),
+        (("--model", "models"), set()),
+        (("--device", "neoverse"), {ARM}),
+        (("--device", "X86"), {HUMANOID, QUADRUPED, ANT}),
+        (("--device", "%"), set()),
+        (("--num-envs", 4096), {HUMANOID}),
+        (("--num-envs", 10**30), set()),
+        (("--min-gain", 30), {HUMANOID, ARM}),
+        (("--min-gain", 10), {HUMANOID, QUADRUPED, ARM}),
+        (("--min-gain", 99), set()),
+        (("--decided",), {HUMANOID, QUADRUPED, ARM, OWN}),
+        (("--undecided",), {ANT}),
+        (("--since", "2026-01-31"), {HUMANOID, QUADRUPED, ANT, ARM, OWN}),
+        (("--since", "2026-02-01"), {OWN}),
+        (("--since", "1h"), {OWN}),
+        (("--since", "99999999999999w"), {HUMANOID, QUADRUPED, ANT, ARM, OWN}),
+        (("--model", "quad*", "--min-gain", 30, "--decided"), {ARM}),
+        (("--model", "'; drop table run; --"), set()),
+    ],
+)
+def test_a_filter_keeps_the_keys_it_names(
+    listed: Callable[..., list[str]], options: tuple[object, ...], keys: set[CacheKey]
+) -> None:
+    assert set(listed(*options)) == {str(key) for key in keys}
+
+
+def test_a_database_without_keys_is_a_list_without_lines(database: Path, shell: Shell) -> None:
+    upgrade(database)
+    told = shell("list", "--database", database)
+    assert (told.out.splitlines()[1:], told.err) == ([], "")
+    assert shell("list", "--json", "--database", database).out == "[]\n"
+
+
+def test_an_age_counts_from_now(database: Path, shell: Shell) -> None:
+    now = datetime.now(UTC)
+    store(database, QUADRUPED, a_run(1, finished=now - timedelta(days=8)))
+    for age, count in (("7d", 0), ("1w", 0), ("9d", 1), ("2w", 1), ("200h", 1), ("190h", 0)):
+        told = shell("list", "--since", age, "--json", "--database", database)
+        assert len(json.loads(told.out)) == count, age
+
+
+@pytest.mark.parametrize(
+    ("order", "first", "last"),
+    [
+        ("measured", OWN, HUMANOID),
+        ("gain", HUMANOID, OWN),
+        ("envs", None, OWN),
+        ("model", ANT, OWN),
+        ("key", OWN, None),
+    ],
+)
+def test_keys_come_in_the_order_asked_for(
+    listed: Callable[..., list[str]], order: str, first: str | None, last: str | None
+) -> None:
+    found = listed("--sort", order)
+    backwards = listed("--sort", order, "--reverse")
+    assert sorted(found) == sorted(backwards)
+    if first is not None:
+        assert found[0] in ((first, str(ARM)) if order == "gain" else (first,))
+    if last is not None:
+        assert found[-1] == last
+    # what has no value is last both ways
+    unknown = order in ("gain", "envs", "model")
+    assert (backwards[-1] == OWN) if unknown else (backwards[0] == found[-1])
+
+
+def test_a_pinned_key_has_no_measured_gain_and_is_decided(
+    filled: Path, listed: Callable[..., list[str]]
+) -> None:
+    upkeep.pin(filled, str(ANT), 8, "so")
+    upkeep.pin(filled, str(HUMANOID), 8, "so")
+    assert listed("--undecided") == []
+    assert listed("--min-gain", 30) == [str(ARM)]
+    assert listed("--sort", "gain")[0] == str(ARM)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--since", "yesterday"),
+        ("--since", ""),
+        ("--since", "-3d"),
+        ("--since", "3"),
+        ("--since", "2026-02-30"),
+        ("--min-gain", "nan"),
+        ("--min-gain", "-1"),
+        ("--num-envs", "0"),
+        ("--sort", "colour"),
+    ],
+)
+def test_a_wrong_filter_is_a_wrong_call(
+    filled: Path, shell: Shell, options: tuple[str, ...]
+) -> None:
+    assert options[0] in shell.refused("list", *options, "--database", filled, code=2)
+
+
+# --- one key --------------------------------------------------------------------------------
+
+
+def test_show_tells_facts_verdict_candidates_and_runs(filled: Path, shell: Shell) -> None:
+    shown = shell("show", QUADRUPED, "--database", filled).out
+    for part in (
+        str(QUADRUPED), "robots/quadruped.xml", "nq 19", "ngeom 20", "machine x86_64",
+        "num_envs 1024", "bench_nsteps 4", "% faster than the default (", "decided", str(HERE),
+        "expected loss", "between runs", "2026-01-31 14:00", "stack 1: mujoco.rollout 4.0.0",
+    ):  # fmt: skip
+        assert part in shown, part
+    [line] = [line for line in shown.splitlines() if line.lstrip().startswith("4  ")]
+    assert "#|" in line
+    assert " % to -1" in line
+    [slow] = [line for line in shown.splitlines() if line.lstrip().startswith("32  ")]
+    assert slow.endswith("|#####")
+
+
+def test_show_in_json_has_all_there_is(filled: Path, shell: Shell) -> None:
+    told = json.loads(shell("show", QUADRUPED, "--json", "--database", filled).out)
+    assert told["model"] == MODEL_SIGNATURE
+    assert told["device"] == DEVICE
+    assert [verdict["stack"] for verdict in told["verdicts"]] == [str(HERE)]
+    assert [run["occasion"] for run in told["runs"]] == ["new", "new"]
+    four = told["candidates"][1]
+    assert four["chunk_size"] == 4
+    assert four["relative_low"] < four["relative"] < four["relative_high"] < 1
+    assert 1 - four["relative"] == pytest.approx(told["overview"]["gain"])
+
+
+def test_a_key_measured_with_two_stacks_has_two_verdicts(filled: Path, shell: Shell) -> None:
+    other = HERE._replace(mujoco_version="5.0.0")
+    run = a_run(9, ALIKE, stack=other, occasion="outdated", near_key=str(ARM), pairs=24)
+    store(filled, QUADRUPED, run)
+    shown = shell("show", QUADRUPED, "--database", filled).out
+    assert "verdict 2" in shown
+    assert "stack 2: mujoco.rollout 4.0.0, mujoco 5.0.0" in shown
+    assert f"2  {str(ARM)[:11]}" in shown
+    [line] = [line for line in shown.splitlines() if line.lstrip().startswith("4  ")]
+    assert "+" in line.split("%")[0]  # the newest stack's, which the overview shows
+
+
+def test_history_says_what_each_run_says_of_the_verdict(filled: Path, shell: Shell) -> None:
+    store(filled, QUADRUPED, a_run(6, ALIKE), a_run(7, state="failed", samples=()))
+    told = json.loads(shell("history", QUADRUPED, "--json", "--database", filled).out)
+    first, second, third, failed = told["runs"]
+    assert first["gain_low"] < first["gain"] < first["gain_high"]
+    assert first["gain"] == pytest.approx(0.149, abs=0.02)
+    assert (second["flipped"], failed["flipped"], failed["gain"]) == (False, False, None)
+    assert (third["gain"], third["has_choice"]) == (None, 0)
+    assert third["gain_of_verdict"] is not None
+    (flips,) = rows_of(filled, "SELECT flips FROM winner_flips WHERE tuning_key = ?", QUADRUPED)
+    assert flips == (sum(run["flipped"] for run in told["runs"]),)
+    words = shell("history", QUADRUPED, "--database", filled).out
+    assert "new, failed" in words
+    assert "verdict  " in words
+
+
+def test_history_marks_a_choice_that_differs_from_the_one_before(
+    database: Path, shell: Shell
+) -> None:
+    choices = (Candidate(4), Candidate(4), Candidate(None), Candidate(4))
+    store(database, QUADRUPED, *(a_run(n, choice=c) for n, c in enumerate(choices)))
+    told = json.loads(shell("history", QUADRUPED, "--json", "--database", database).out)
+    assert [run["flipped"] for run in told["runs"]] == [False, False, True, True]
+    words = shell("history", QUADRUPED, "--database", database).out
+    assert "default!" in words
+    assert "4!" in words
+    assert "2 in 4 runs that chose" in words
+
+
+@pytest.mark.parametrize("command", ["show", "history"])
+@pytest.mark.parametrize("key", [HUMANOID, ANT, OWN])
+def test_any_key_can_be_looked_at(filled: Path, shell: Shell, command: str, key: str) -> None:
+    told = shell(command, key, "--database", filled)
+    assert (told.code, told.err) == (0, "")
+    json.loads(shell(command, key, "--json", "--database", filled).out)
+
+
+def test_a_key_without_verdict_and_runs_can_be_looked_at(filled: Path, shell: Shell) -> None:
+    rows_of(filled, "DELETE FROM run")
+    for command in ("show", "history"):
+        assert shell(command, QUADRUPED, "--database", filled).code == 0
+        assert json.loads(shell(command, QUADRUPED, "--json", "--database", filled).out)
+    told = shell("compare", QUADRUPED, HUMANOID, "--database", filled)
+    assert told.code == 0
+    assert "none" in told.out
+
+
+# --- side by side ---------------------------------------------------------------------------
+
+
+def compared(shell: Shell, database: Path, *arguments: object) -> dict[str, Any]:
+    told = shell("compare", *arguments, "--json", "--database", database)
+    assert told.code == 0, told
+    found: dict[str, Any] = json.loads(told.out)
+    return found
+
+
+@pytest.mark.parametrize(
+    ("by", "keys"),
+    [
+        ((), {QUADRUPED, ARM}),
+        (("--by", "device"), {QUADRUPED, ARM}),
+        (("--by", "num-envs"), {QUADRUPED, HUMANOID}),
+        (("--by", "nthread"), {QUADRUPED, ANT}),
+    ],
+)
+def test_one_key_is_compared_with_those_that_differ_in_one_thing(
+    filled: Path, shell: Shell, by: tuple[str, ...], keys: set[CacheKey]
+) -> None:
+    other_model = a_key(model_sig=MODEL_SIGNATURE | {"nq": 1})
+    store(filled, other_model, a_run(8))
+    found = compared(shell, filled, QUADRUPED, *by)
+    assert {row["tuning_key"] for row in found["keys"]} == {str(key) for key in keys}
+
+
+def test_the_cost_of_anothers_choice_is_read_from_the_own_timings(
+    filled: Path, shell: Shell
+) -> None:
+    found = compared(shell, filled, QUADRUPED, ARM)
+    assert [row["chunk_size"] for row in found["keys"]] == [4, 16]
+    assert [row["chunks_per_thread"] for row in found["keys"]] == [32, 8]
+    costs = {(cost["tuning_key"], cost["with_choice_of"]): cost for cost in found["costs"]}
+    assert costs[QUADRUPED, QUADRUPED]["slower"] == 0
+    # 16 was not timed on the first, where 8 and 32 are equally far: the smaller stands for it
+    there = costs[QUADRUPED, ARM]
+    assert (there["exact"], there["timed_chunk_size"]) == (False, 8)
+    assert there["slower"] == pytest.approx(9.1 / 8.0 - 1, abs=0.03)
+    # 4 was not timed on the second, 8 is twice as large
+    assert costs[ARM, QUADRUPED]["timed_chunk_size"] == 8
+    assert costs[ARM, QUADRUPED]["slower"] == pytest.approx(9.0 / 6.0 - 1, abs=0.05)
+    words = shell("compare", QUADRUPED, ARM, "--database", filled).out
+    assert "~+" in words
+    assert "4 x Neoverse N1" in words
+
+
+def test_a_choice_that_nothing_is_known_of_or_no_pool_could_take_costs_nobody_knows(
+    filled: Path, shell: Shell
+) -> None:
+    upkeep.pin(filled, str(HUMANOID), 2048, "so")
+    upkeep.pin(filled, str(ARM), 512, "so")
+    found = compared(shell, filled, QUADRUPED, HUMANOID, ARM)
+    costs = {(cost["tuning_key"], cost["with_choice_of"]): cost for cost in found["costs"]}
+    assert costs[QUADRUPED, HUMANOID]["slower"] is None
+    assert costs[QUADRUPED, ARM]["slower"] is None
+    assert " - " in shell("compare", QUADRUPED, HUMANOID, ARM, "--database", filled).out
+
+
+def test_what_the_default_is_anyway_costs_what_the_default_costs(
+    database: Path, shell: Shell
+) -> None:
+    store(database, QUADRUPED, a_run(1))
+    store(database, HUMANOID, a_run(2))
+    upkeep.pin(database, str(HUMANOID), 12, "so")  # 1024 // (10 * 8)
+    found = compared(shell, database, QUADRUPED, HUMANOID)
+    [cost] = [c for c in found["costs"] if c["with_choice_of"] == HUMANOID][:1]
+    assert (cost["exact"], cost["timed_chunk_size"]) == (True, None)
+
+
+def test_many_keys_are_compared_in_tables_that_fit(database: Path, shell: Shell) -> None:
+    for number in range(14):
+        store_cache(
+            database,
+            a_key(num_envs=10**6 + number),
+            {"chunk_size": 100_000, "per_candidate_ms": {"None": 1, "100000": 1234.5, "9": 0.01}},
+        )
+    told = shell("compare", a_key(num_envs=10**6), "--by", "num-envs", "--database", database)
+    assert max(map(len, told.out.splitlines())) <= 80
+    assert told.out.count("slower") == 3
+    assert "with 14's" in told.out
+
+
+def test_what_cannot_be_compared_says_what_could(filled: Path, shell: Shell) -> None:
+    assert "--by" in shell.refused("compare", OWN, "--database", filled)
+    assert "--by" in shell.refused("compare", ARM, "--by", "nthread", "--database", filled)
+    shell.refused("compare", QUADRUPED, ARM, "--by", "device", "--database", filled, code=2)
+    shell.refused("compare", "--database", filled, code=2)
+    assert "no key" in shell.refused("compare", "zzz", "--database", filled)
+
+
+# --- on a terminal --------------------------------------------------------------------------
+
+LOOKS: tuple[tuple[object, ...], ...] = (
+    ("list",),
+    ("show", QUADRUPED),
+    ("history", QUADRUPED),
+    ("compare", QUADRUPED, ARM),
+    ("sql", "select * from tuning_overview"),
+    ("sql", "select model_file from run_history"),
+)
+
+
+@pytest.mark.parametrize("look", LOOKS, ids=lambda look: " ".join(map(str, look))[:20])
+def test_no_text_of_the_database_reaches_the_terminal_as_more_than_text(
+    filled: Path, shell: Shell, look: tuple[object, ...]
+) -> None:
+    for table, columns in (
+        ("run", ("model_file", "hostname", "message", "work", "pool", "method", "near_key")),
+        ("verdict", ("stack", "pool", "method")),
+        ("device", ("system", "machine", "cpu_model", "other_facts")),
+        ("model", ("integrator", "other_facts")),
+        ("tuning_key", ("backend_type", "dtype")),
+    ):
+        for column in columns:
+            rows_of(filled, f"UPDATE {table} SET {column} = ?", f"{column} {REACHES} 数据")
+    before = contents(filled.parent)
+    told = shell(*look, "--database", filled)
+    assert told.code == 0, told
+    assert all(letter.isprintable() for letter in told.out.replace("\n", "")), told.out
+    in_json = shell(*look, "--json", "--database", filled)
+    assert all(letter.isprintable() for letter in in_json.out.replace("\n", ""))
+    json.loads(in_json.out)
+    assert contents(filled.parent) == before
+
+
+def test_a_key_that_would_move_the_cursor_does_not(database: Path, shell: Shell) -> None:
+    key = f"key {REACHES}"
+    store_cache(database, key, {"chunk_size": 16})
+    store_cache(database, f"{key} 2", {"chunk_size": 8})
+    for command in (
+        ("list",), ("show", key), ("history", key), ("compare", key, f"{key} 2"), ("show", "key"),
+        ("pin", key, 8, "--reason", "so"), ("unpin", key), ("forget", key, "--yes"),
+    ):  # fmt: skip
+        told = shell(*command, "--database", database)
+        assert all(letter.isprintable() for letter in (told.out + told.err).replace("\n", ""))
+
+
+@pytest.mark.parametrize("command", [("list",), ("compare", QUADRUPED, ARM), ("sql", "select 1")])
+def test_looking_loads_nothing_heavy(filled: Path, command: tuple[str, ...]) -> None:
+    program = (
+        "import sys; from tuner.cli import main; main(sys.argv[1:], standalone_mode=False); "
+        "print({'sqlalchemy', 'alembic', 'numpy', 'mujoco'} & set(sys.modules), file=sys.stderr)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", program, *command, "--database", str(filled)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stderr == "set()\n"
+
+
+@pytest.mark.parametrize("look", LOOKS[:4], ids=lambda look: str(look[0]))
+def test_tables_fit_eighty_columns_whatever_their_texts(
+    filled: Path, shell: Shell, look: tuple[object, ...]
+) -> None:
+    rows_of(filled, "UPDATE run SET model_file = ?, near_key = ?", "数" * 90, "k" * 90)
+    rows_of(filled, "UPDATE device SET cpu_model = ?", "a processor with a very long name " * 3)
+    rows_of(filled, "UPDATE verdict SET decided = 0, reason = 'contradiction'")
+    rows_of(filled, "UPDATE run SET state = 'cut short', occasion = 'outdated'")
+    told = shell(*look, "--database", filled)
+    lines = [line for line in told.out.splitlines() if not line.startswith(("model file", "stack"))]
+    assert max(map(width, lines)) <= 80
+
+
+def test_a_text_that_is_cut_shows_it_and_a_number_never_is(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    columns = [Column("a", yields=True), Column("number", "right")]
+    print_table(columns, [("x" * 100, "7" * 30), ("数" * 50, "1")])
+    lines = capsys.readouterr().out.splitlines()
+    assert [width(line) for line in lines] == [80, 80, 80]
+    assert lines[1] == "x" * 47 + "~  " + "7" * 30
+    assert lines[2].startswith("数" * 23 + "~")
+    print_table(columns, [("x" * 100, "7" * 90)])
+    assert "7" * 90 in capsys.readouterr().out
+
+
+@pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals to open here")
+@pytest.mark.parametrize(("no_color", "coloured"), [(None, True), ("", True), ("1", False)])
+def test_colours_are_for_terminals_that_want_them(
+    filled: Path, no_color: str | None, coloured: bool
+) -> None:
+    inside, outside = os.openpty()
+    environment = {k: v for k, v in os.environ.items() if k != "NO_COLOR"}
+    command = [sys.executable, "-m", "tuner", "show", QUADRUPED[:9], "--database", str(filled)]
+    subprocess.run(
+        command,
+        stdout=outside,
+        env=environment | ({} if no_color is None else {"NO_COLOR": no_color}),
+        check=True,
+    )
+    os.close(outside)
+    told = b""
+    try:
+        while part := os.read(inside, 65536):
+            told += part
+    except OSError:  # how Linux says that the other end is closed
+        pass
+    os.close(inside)
+    assert (b"\x1b[" in told) == coloured
+    assert b"\x1b" not in subprocess.run(command, capture_output=True, check=True).stdout
