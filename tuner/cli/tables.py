@@ -82,13 +82,13 @@ def print_table(
     wanted = [max(map(width, column)) for column in zip(*texts, strict=True)]
     widths = _fitting(columns, wanted)
     lines = []
-    for number, row in enumerate(texts, start=-1):
+    for place, row in enumerate(texts, start=-1):
         line = GAP.join(
             set_in(text, room, column.side)
             for text, room, column in zip(row, widths, columns, strict=True)
         ).rstrip()
-        if number in (-1, marked):
-            line = styled(line, bold=number == -1, fg="green" if number == marked else None)
+        if place in (-1, marked):
+            line = styled(line, bold=place == -1, fg="green" if place == marked else None)
         lines.append(line)
     click.echo("\n".join(lines))
 
