@@ -13,7 +13,7 @@ import pytest
 
 from tests.facts import MODEL, ClockworkPool, SleepingPool, a_key
 from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
-from tuner import device_fingerprint, load_cache, store_cache
+from tuner import device_fingerprint, load_cache, store_cache, tuning
 from tuner.answers import Answer
 from tuner.explain import explain
 from tuner.store.check import check
@@ -147,6 +147,20 @@ def test_a_pool_that_fails_while_it_is_resumed_leaves_the_stored_answer(
     assert ask(broken, database) == 5
     assert "cannot step" in caplog.text
     assert [run["state"] for run in runs_of(database)].count("failed") == 1
+
+
+def test_an_error_of_no_kind_we_know_leaves_the_stored_answer(
+    database: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask(NoisyPool(), database, time_budget_s=0.1)
+    execute(database, "UPDATE verdict SET chunk_size = 5")
+
+    def fail(*_: object, **__: object) -> None:
+        raise ArithmeticError("singular matrix")
+
+    monkeypatch.setattr(tuning, "race_chunk_sizes", fail)
+    assert ask(NoisyPool(), database) == 5
+    assert "the stored answer stands, and was not taken further: singular matrix" in caplog.text
 
 
 def test_a_database_that_cannot_be_written_still_answers_what_is_undecided(

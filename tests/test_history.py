@@ -1,6 +1,7 @@
 import math
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -361,3 +362,29 @@ def test_the_script_prints_its_tables(monkeypatch: Any, capsys: Any) -> None:
     printed = capsys.readouterr().out
     for heading in ("short runs", "lead over the runner-up", "relative", "cover, joined"):
         assert heading in printed
+
+
+def test_what_the_pool_cannot_take_is_never_chosen() -> None:
+    costs = COSTS | {500: 0.5}
+    blocks = [*EXPLORED, [None, 500], *duel(500, 6)]
+    runs = [run_of(blocks, hour=hour, costs=costs) for hour in range(3)]
+    for some in (runs[:1], runs):
+        assert judge_runs(some, num_envs=64, nthread=2).chunk_size in (None, 4, 9, 20, 64)
+        assert judge_runs(some, num_envs=1024, nthread=2).chunk_size == 500
+
+
+def test_a_stated_choice_that_the_pool_cannot_take_does_not_stand() -> None:
+    stated = [
+        Run(state="imported", finished=EPOCH, choice=Candidate(chunk)) for chunk in (16, 5000)
+    ]
+    assert judge_runs(stated, num_envs=64, nthread=2).chunk_size == 16
+    assert not judge_runs(stated[1:], num_envs=64, nthread=2).decided
+    assert judge_runs(stated[1:]).chunk_size == 5000
+
+
+def test_a_process_that_stood_still_has_not_spent_what_a_key_is_worth() -> None:
+    run = run_of(EXPLORED[:1])
+    late = replace(run.samples[2], nanoseconds=round(2 * ENOUGH_SECONDS * 1e9))
+    samples = (*run.samples[:2], late, *run.samples[3:])
+    stopped = replace(run, state="cut short", samples=samples)
+    assert not judge_runs([stopped], num_envs=1024, nthread=8).decided

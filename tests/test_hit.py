@@ -252,3 +252,11 @@ def test_a_race_copies_the_state_once_and_the_controls_never() -> None:
     assert {controls for _, controls in given} == {id(control)}
     assert len({states for states, _ in given}) == 1
     assert given[0][0] != id(state)
+
+
+def test_nobody_waits_for_another_threads_look_up_nor_a_handler_for_what_it_interrupted(
+    filled: Path,
+) -> None:
+    with ThreadPoolExecutor(2) as threads, sqlite._kept_reader._turn:  # a look-up is under way
+        asked = [threads.submit(chosen, filled) for _ in range(2)]
+        assert [answer.result(timeout=60) for answer in asked] == [4, 4]

@@ -18,7 +18,7 @@ from tuner.errors import ArgumentError, PoolError
 from tuner.model_file import captured_warnings, load_model
 from tuner.motion import initial_state, moved_state
 from tuner.pools import POOLS, STATE, RolloutPool, open_batch_env_pool
-from tuner.validators import pool_identity
+from tuner.validators import Stack, pool_identity, stack_of_class, violated
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -426,3 +426,19 @@ def test_stepping_writes_no_file(
     with RolloutPool(quadruped, nbatch=NBATCH, nthread=2) as pool:
         pool.step(work[0], nstep=2, control=work[1][:, :2])
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("version", ["", "4.0\udcff", "4.0\0", "4.0\n", 4, None, ("4", "0")])
+def test_a_version_that_no_database_could_give_back_is_unknown(
+    version: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(np, "__version__", version)
+    assert pool_identity(np.ndarray) == ("numpy.ndarray", None)
+
+
+@pytest.mark.parametrize("version", ["3.4.0.dev1", "4", "4.0+local", "9" * 10_000])
+def test_an_odd_version_holds_for_itself(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "__version__", version)
+    stack = stack_of_class(np.ndarray)
+    assert stack.pool_version == version
+    assert not violated(dict.fromkeys(Stack._fields, "same minor"), stack, stack)

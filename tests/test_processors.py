@@ -143,3 +143,55 @@ def test_cores_are_unequal_where_they_are_of_different_kinds(
 def test_arm_is_told_by_its_numbers(tmp_path: Path) -> None:
     lines = "processor\t: 0\nBogoMIPS\t: 50.00\nCPU implementer\t: 0x41\nCPU part\t: 0xd0c\n"
     assert cpu_model(write(tmp_path, {"proc/cpuinfo": lines * 4})) == "arm 0x41 0xd0c"
+
+
+def quota_in(tree: Path, group: bytes, content: bytes) -> float | None:
+    """Read the quota of a control group that is called so and says this of itself."""
+    file = os.fsencode(tree) + b"/proc/self/cgroup"
+    folder = os.fsencode(tree) + b"/sys/fs/cgroup" + group.replace(b"\0", b"")
+    for path in (os.path.dirname(file), folder):
+        os.makedirs(path, exist_ok=True)
+    Path(os.fsdecode(file)).write_bytes(b"0::" + group + b"\n")
+    Path(os.fsdecode(folder), "cpu.max").write_bytes(content)
+    return cpu_quota(str(tree))
+
+
+@pytest.mark.parametrize("content", [b"9" * 5000 + b" 100000", b"9" * 400 + b" 1", b"\0\xff"])
+def test_a_quota_that_is_no_number_limits_nothing(tmp_path: Path, content: bytes) -> None:
+    assert quota_in(tmp_path, b"/job", content) == 0.0
+
+
+@pytest.mark.parametrize("group", ["/é".encode(), b"/\xff\xfe", b"/job%41?#"])
+def test_a_control_group_may_be_called_anything(tmp_path: Path, group: bytes) -> None:
+    assert quota_in(tmp_path, group, b"200000 100000") == 2.0
+
+
+def test_a_control_group_that_no_path_can_name(tmp_path: Path) -> None:
+    assert quota_in(tmp_path, b"/a\0b", b"") == 0.0
+
+
+@given(content=st.binary(max_size=200) | st.from_regex(rb"[0-9]{1,30}([-, ][0-9]{1,30}){0,3}"))
+def test_whatever_the_kernels_files_hold_nothing_is_raised(
+    tmp_path_factory: pytest.TempPathFactory, content: bytes
+) -> None:
+    root = tmp_path_factory.mktemp("root")
+    cpu = "sys/devices/system/cpu/cpu{}"
+    names = [f"{cpu.format(n)}/topology/thread_siblings_list" for n in range(2)]
+    names += [f"{cpu.format(n)}/cpu_capacity" for n in range(2)]
+    names += ["sys/devices/system/node/node0/cpulist", "proc/cpuinfo", "sys/fs/cgroup/cpu.max"]
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    (root / "proc/self").mkdir()
+    (root / "proc/self/cgroup").write_bytes(b"0::/" + content + b"\n1:cpu:/" + content)
+    processors(str(root))
+
+
+def test_a_list_of_very_many_cpus_is_cut() -> None:
+    assert len(cpu_list("0-99999999999999999")) < 1e6
+
+
+def test_pythons_own_count_of_cpus_is_no_fact(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = processors().cpu_count
+    monkeypatch.setattr(os, "cpu_count", lambda: 7777)  # what PYTHON_CPU_COUNT does from 3.13 on
+    assert processors().cpu_count == before

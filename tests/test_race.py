@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation import Problem, SimulatedPool, _quiet
+from tests.facts import ClockworkPool
+from tests.stored import a_run
 from tuner.errors import ArgumentError, MeasuringError
 from tuner.history import judge_runs
 from tuner.race import Progress, race_chunk_sizes
@@ -452,3 +454,10 @@ def test_a_relative_that_kept_its_default_is_looked_at_less_closely() -> None:
     assert {r.verdict.chunk_size for r in told} == {None}
     first = {s.candidate.chunk_size for s in told[0].samples if s.round == 1}
     assert {None, 9, 20} <= first
+
+
+def test_earlier_runs_lead_no_race_to_a_size_that_the_pool_cannot_take() -> None:
+    costs = {None: 9.4, 2: 9.3, 3: 9.2, 4: 9.1, 8: 9.0, 500: 30.0, 600: 9.0}
+    pool = ClockworkPool(64, 2)
+    run(pool, [2, 3, 4, 8], num_envs=64, nthread=2, earlier=[a_run(1, costs, pairs=0)])
+    assert {chunk for chunk in pool.chunks if chunk} <= {2, 3, 4, 8}

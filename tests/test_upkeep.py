@@ -1071,3 +1071,43 @@ def test_each_of_these_commands_has_help_with_an_example(shell: Shell, command: 
     told = shell(*command.split(), "--help")
     assert (told.code, told.err) == (0, "")
     assert f"Example:\n    tuner {command}" in told.out
+
+
+@pytest.mark.parametrize(
+    "failed", ["[1e999]", "[-1]", "[true]", "[null, 4.5]", f"[{10**30}]", "[[1]]", "{}", "7", "x"]
+)
+def test_what_an_odd_row_says_of_failures_keeps_no_run_from_being_stored(
+    database: Path, failed: str
+) -> None:
+    store(database, a_key(), a_run(1))
+    rows_of(database, "UPDATE run SET failed_chunk_sizes = ?", failed)
+    assert store(database, a_key(), a_run(2)) is not None
+    assert len(runs_in(database)) == 2
+
+
+@pytest.mark.parametrize(
+    "stacks",
+    [
+        (HERE, HERE._replace(pool_version=None), HERE._replace(pool_version="")),
+        (HERE._replace(pool="a b", pool_version="c"), HERE._replace(pool="a", pool_version="b c")),
+        (HERE._replace(method="race\udcff"), HERE._replace(method="race\\udcff")),
+        (HERE._replace(method="\0"), HERE._replace(method="\\x00")),
+    ],
+)
+def test_stacks_that_read_alike_lose_no_run(database: Path, stacks: Sequence[Stack]) -> None:
+    for number, stack in enumerate([*stacks, *stacks]):
+        assert store(database, a_key(), a_run(number, stack=stack)) is not None
+    assert len(runs_in(database)) == 2 * len(stacks)
+    before = rows_of(database, "SELECT * FROM verdict")
+    recompute(database, judge_runs)
+    assert rows_of(database, "SELECT * FROM verdict") == before
+
+
+def test_a_choice_that_was_stated_too_large_does_not_make_every_job_measure(
+    database: Path,
+) -> None:
+    stated = Run(state="imported", finished=NOON, choice=Candidate(5000), stack=HERE)
+    key = a_key(num_envs=64, nthread=2)
+    store(database, str(key), stated)
+    store(database, key, a_run(1, ALIKE, pairs=1, state="cut short"))
+    assert isinstance(find_answer(database, key, 64, HERE), Answer)

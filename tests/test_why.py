@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from tests.facts import MODEL, SleepingPool
-from tests.stored import ALIKE, FASTER, Shell, a_run, contents, rows_of, store
+from tests.facts import DEVICE, MODEL, MODEL_SIGNATURE, SleepingPool, a_key
+from tests.stored import ALIKE, FASTER, HERE, Shell, a_run, contents, rows_of, store
 from tests.test_cli import QUADRUPED
 from tuner import load_cache
 from tuner.cli.work import Asked, asked
@@ -353,3 +353,12 @@ def test_a_budget_says_whether_an_undecided_key_is_worth_going_on_with(
     store(database, what.key, run)
     assert explain_key(database, what.key, what.here, 10.0).kind == "resumed"
     assert explain_key(database, what.key, what.here, 0.1).kind == "hit"
+
+
+@pytest.mark.parametrize("fact", [10**30, -(10**30), ["a"], {"a": 1}, 1.5, True, "\0\udcff"])
+def test_a_relative_is_looked_for_whatever_the_facts_are(database: Path, fact: Any) -> None:
+    store(database, a_key(), a_run(1))
+    odd = (a_key(model_sig=MODEL_SIGNATURE | {"nq": fact}), a_key(device=DEVICE | {"system": fact}))
+    for key in odd:
+        assert explain_key(database, key, HERE).kind in WILL_HAPPEN
+    assert explain_key(database, a_key(num_envs=10**30), HERE).kind == "near"

@@ -71,6 +71,9 @@ ENOUGH_SECONDS = 30.0
 for ties decides: a fourth would hardly tell more."""
 ENOUGH_SAMPLES = 720
 """The same in samples, three times what ends a race: light steps get there first."""
+STALLED = 10.0
+"""A sample so many times as long as its run's usual one is of a process that stood still: it has
+told nothing, so only as much of it counts as spent."""
 MEASURED = ("complete", "cut short")
 """States of runs whose samples are evidence."""
 VERIFY = "verify"
@@ -436,6 +439,8 @@ def judge_runs(
     trials = in_order(runs)
     measured = _measured_verdict([t for t in trials if t.counts], Work(num_envs, nthread))
     stated = [t.choice for t in trials if t.state == "imported" and t.choice is not None]
+    if num_envs:  # one may have been stated when nobody knew what the pool can take
+        stated = [c for c in stated if (c.chunk_size or 0) <= num_envs]
     if measured.decided or not stated:
         return measured
     return Verdict(stated[-1], True, None, None, None, None)
@@ -447,8 +452,18 @@ def in_order(runs: Iterable[Run | Trial]) -> list[Trial]:
     return sorted(trials, key=lambda t: (t.finished, t.uid))
 
 
+def out_of_question(trials: Iterable[Trial], work: Work) -> set[Candidate]:
+    """Candidates that cannot be chosen: the pool raised on them, or they are larger than it."""
+    out = set()
+    for t in trials:
+        out |= set(t.failed)
+        if work.num_envs:
+            out |= {Candidate(c) for c in t.timings.chunk_size.tolist() if c > work.num_envs}
+    return out
+
+
 def _measured_verdict(trials: Sequence[Trial], work: Work) -> Verdict:
-    failed = {c for t in trials for c in t.failed}
+    failed = out_of_question(trials, work)
     found = [(t, r) for t in trials if (r := report(t.timings, work, failed)) is not None]
     cut_short = not _explored(trials, work)
     milliseconds = _default_milliseconds([t.timings for t, _ in found], work)
@@ -490,11 +505,19 @@ def _default_milliseconds(runs: Sequence[Timings], work: Work) -> float | None:
 
 def _with_the_rule(verdict: Verdict, runs: Sequence[Timings]) -> Verdict:
     """Decide by the rule for ties if all that a key is worth is spent."""
-    seconds = sum(int(t.nanoseconds.sum()) for t in runs) / 1e9
+    seconds = sum(_spent(t) for t in runs)
     samples = sum(len(t.nanoseconds) for t in runs)
     if seconds < ENOUGH_SECONDS and samples < ENOUGH_SAMPLES:
         return verdict
     return replace(verdict, decided=True, reason="tie")
+
+
+def _spent(timings: Timings) -> float:
+    """Seconds of the pool's time that a run has taken, standstills set aside."""
+    if not len(timings.nanoseconds):
+        return 0.0
+    most = STALLED * np.median(timings.nanoseconds)
+    return float(np.minimum(timings.nanoseconds, most).sum()) / 1e9
 
 
 def _joint_verdict(

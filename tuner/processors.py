@@ -16,6 +16,10 @@ FIRST_CPU = 4096
 """Bytes of /proc/cpuinfo that are read: the first CPU's. Of hundreds, it takes 10 ms to make."""
 MOST = 65536
 """Bytes that are read of any other file."""
+MOST_DIGITS = 18
+"""Digits of a number that means something: Python refuses to read thousands of them."""
+MOST_CPUS = 1 << 16
+"""CPUs that a kernel could number; eight times what Linux can be built for."""
 UNEQUAL = 1.2
 """Cores are unequal above this ratio. Favoured cores of one kind differ by less."""
 
@@ -48,8 +52,8 @@ def processors(root: str = "") -> Processors:
     usable = usable_cpu_numbers()
     return Processors(
         cpu_model=cpu_model(root),
-        cpu_count=os.cpu_count() or 1,
-        usable_cpus=len(usable) or os.cpu_count() or 1,
+        cpu_count=cpu_count(),
+        usable_cpus=len(usable) or cpu_count(),
         cpu_quota=cpu_quota(root),
         threads_per_core=_threads_per_core(root, usable),
         unequal_cores=_unequal_cores(root, usable),
@@ -66,7 +70,15 @@ def usable_cpu_numbers() -> set[int]:
 
 def usable_cpus() -> int:
     """Count the CPUs this process may run on: the sensible number of threads for a pool."""
-    return len(usable_cpu_numbers()) or os.cpu_count() or 1
+    return len(usable_cpu_numbers()) or cpu_count()
+
+
+def cpu_count() -> int:
+    """Count the machine's CPUs; from Python 3.13 on `os.cpu_count` says what a user tells it to."""
+    try:
+        return max(1, os.sysconf("SC_NPROCESSORS_ONLN"))
+    except (AttributeError, OSError, ValueError):
+        return os.cpu_count() or 1
 
 
 def cpu_model(root: str = "") -> str | None:
@@ -88,6 +100,7 @@ def cpu_model(root: str = "") -> str | None:
 
 def normalised_cpu_model(name: str) -> str:
     """Reduce the spellings of one CPU to one: no marks, no clock speed, no spare words."""
+    name = name.encode(errors="surrogateescape").decode(errors="replace")
     name = re.sub(r"\((r|tm|c)\)", " ", name.lower())
     name = re.sub(r"@\s*[\d.]+\s*[gm]hz", " ", name)
     name = re.sub(r"\b(cpu|processor|\d+-core)\b", " ", name)
@@ -119,7 +132,7 @@ def _quotas_v2(root: str, groups: str) -> list[float]:
     quotas = []
     for folder in _levels(root, groups, controller=None):
         words = (_text(f"{folder}/cpu.max") or "").split()
-        if len(words) == 2 and words[0].isdecimal() and words[1].isdecimal() and int(words[1]):
+        if len(words) == 2 and _count(words[0]) is not None and _count(words[1]):
             quotas.append(int(words[0]) / int(words[1]))
     return quotas
 
@@ -129,7 +142,7 @@ def _quotas_v1(root: str, groups: str) -> list[float]:
     for folder in _levels(root, groups, controller="cpu"):
         quota = (_text(f"{folder}/cpu.cfs_quota_us") or "").strip()
         period = (_text(f"{folder}/cpu.cfs_period_us") or "").strip()
-        if quota.isdecimal() and period.isdecimal() and int(period):  # "-1" is no limit
+        if _count(quota) is not None and _count(period):  # "-1" is no limit
             quotas.append(int(quota) / int(period))
     return quotas
 
@@ -167,7 +180,7 @@ def _unequal_cores(root: str, usable: set[int]) -> bool | None:
     folder = f"{root}/sys/devices/system/cpu"
     for fact in ("cpu_capacity", "cpufreq/cpuinfo_max_freq"):
         texts = [_text(f"{folder}/cpu{number}/{fact}") for number in usable]
-        found = [int(text) for text in texts if text and text.strip().isdecimal()]
+        found = [n for text in texts if text and (n := _count(text.strip())) is not None]
         if found:
             return max(found) > UNEQUAL * min(found)
     return None
@@ -192,18 +205,24 @@ def cpu_list(text: str) -> set[int]:
     numbers: set[int] = set()
     for part in text.strip().split(","):
         first, _, last = part.partition("-")
-        if first.isdecimal() and (last or first).isdecimal():
-            numbers.update(range(int(first), int(last or first) + 1))
+        low, high = _count(first), _count(last or first)
+        if low is not None and high is not None:
+            numbers.update(range(low, min(high, MOST_CPUS) + 1))
     return numbers
 
 
+def _count(text: str) -> int | None:
+    return int(text) if text.isdecimal() and len(text) <= MOST_DIGITS else None
+
+
 def _text(file: str, most: int = MOST) -> str | None:
+    # Always as UTF-8: a control group has its name whatever the locale, and may have any bytes.
     try:
-        descriptor = os.open(file, os.O_RDONLY)
-    except OSError:
+        descriptor = os.open(file.encode(errors="surrogateescape"), os.O_RDONLY)
+    except (OSError, ValueError):  # a name that cannot be one
         return None
     try:
-        return os.read(descriptor, most).decode(errors="replace")
+        return os.read(descriptor, most).decode(errors="surrogateescape")
     except OSError:
         return None
     finally:

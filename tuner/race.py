@@ -17,7 +17,7 @@ import numpy as np
 from tuner.candidates import checked_chunk_size
 from tuner.errors import ArgumentError, MeasuringError
 from tuner.evidence import Work
-from tuner.history import Trial, in_order, report
+from tuner.history import Trial, in_order, out_of_question, report
 from tuner.plan import Field, Outlook, next_block
 from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Run, Sample
 from tuner.selection import judge
@@ -111,7 +111,7 @@ def race_chunk_sizes(
     winners = [*([] if confirm is None else [confirm]), *(prior or ())]
     likely = [None if c is None else checked_chunk_size(c, num_envs) for c in winners]
     trials = [t for t in in_order(earlier) if t.counts]
-    failed = {c for t in trials for c in t.failed}
+    failed = out_of_question(trials, work)
     reports = (report(t.timings, work, failed) for t in trials)
     out = {work.native_chunk, *(c.chunk_size for c in failed)}
     field = Field(

@@ -15,7 +15,7 @@ from tuner import notice
 from tuner.answers import Answer, Miss, Outcome
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
-from tuner.errors import LockError, OlderSchemaError, TunerError
+from tuner.errors import LockError, OlderSchemaError
 from tuner.keys import CacheKey, make_cache_key
 from tuner.paths import database_file
 from tuner.store.counting import note_lookup
@@ -228,8 +228,9 @@ def _go_on(answer: Answer, watch: _Watch, measure: Callable[[Miss], Outcome]) ->
             return measure(Miss(f"its verdict is undecided ({answer.reason})", "resumed"))
     except LockError:
         return Outcome("hit", answer)
-    except TunerError as error:
-        notice.warn(f"the stored answer stands, and was not taken further: {error}")
+    except Exception as error:
+        reason = error or type(error).__name__
+        notice.warn(f"the stored answer stands, and was not taken further: {reason}")
         return Outcome("hit", answer)
 
 

@@ -55,13 +55,16 @@ def pool_identity(kind: type | None) -> tuple[str | None, str | None]:
     # BatchEnvPool's inner module has moved between releases; its public name has not.
     if package == "mujoco_uni" and kind.__name__ == "BatchEnvPool":
         return "mujoco_uni.BatchEnvPool", _version(package)
-    return f"{kind.__module__}.{kind.__qualname__}", _version(package)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    return name if name.isprintable() else None, _version(package)
 
 
 def _version(package: str) -> str | None:
     """Read the version of a package that is loaded: importing one costs more than a hit."""
     version: Any = getattr(sys.modules.get(package), "__version__", None)
-    return version if isinstance(version, str) and version else None
+    # What no database holds as it is could never be found again: it is unknown.
+    usable = isinstance(version, str) and version and version.isprintable()
+    return str(version) if usable else None
 
 
 def holds(policy: object, there: str | None, here: str | None) -> bool:

@@ -6,7 +6,12 @@ what differs. docs/adding-a-field.md says what else a new one needs.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
+
+from tuner.records import LARGEST_INTEGER
+
+LARGEST_NUMBER = 1e12
+"""The largest fractional fact that the schema takes."""
 
 
 class Field(NamedTuple):
@@ -67,6 +72,18 @@ RUN_PARAMETERS = {
     "post_step_forward_sensor": Field(bool, 1),
     "bench_nsteps": Field(int, 1),
 }
+
+
+def fitting(value: Any, kind: type) -> Any:
+    """Give a fact as its column holds it; None if it does not fit there."""
+    if kind is bool:
+        return int(value) if type(value) is bool else None
+    if kind is float:
+        number = type(value) in (int, float) and 0 <= value <= LARGEST_NUMBER
+        return float(value) if number else None
+    if kind is int:
+        return value if type(value) is int and 0 <= value <= LARGEST_INTEGER else None
+    return value if type(value) is kind else None
 
 
 def storable_text(text: str) -> str:

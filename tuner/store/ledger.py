@@ -17,10 +17,17 @@ import sqlalchemy as sa
 
 from tuner.errors import ArgumentError
 from tuner.keys import CacheKey, KeyFacts, canonical_json, device_digest, model_digest
-from tuner.records import LARGEST_INTEGER, Candidate, Run, Sample, Verdict
+from tuner.records import Candidate, Run, Sample, Verdict
 from tuner.store import schema
 from tuner.store.engine import reading, writing
-from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS, Field, storable_text
+from tuner.store.fields import (
+    DEVICE_FIELDS,
+    MODEL_FIELDS,
+    RUN_PARAMETERS,
+    Field,
+    fitting,
+    storable_text,
+)
 from tuner.store.migrate import upgrade
 from tuner.store.runs import NOTHING, holding, policies_of, read_runs
 from tuner.validators import Stack
@@ -32,10 +39,9 @@ FIND_KEY = sa.select(schema.tuning_key.c.key_id, schema.tuning_key.c.model_id).w
 WORK_OF_KEY = sa.select(schema.tuning_key.c.num_envs, schema.tuning_key.c.nthread).where(
     schema.tuning_key.c.digest == sa.bindparam("digest")
 )
-INSERT_VERDICT = sa.insert(schema.verdict)
+# Two stacks may read alike, of an unknown version and of one called "": the later one stands.
+INSERT_VERDICT = sa.insert(schema.verdict).prefix_with("OR REPLACE")
 INSERT_RUN = sa.insert(schema.run).returning(schema.run.c.run_id)
-LARGEST_NUMBER = 1e12
-"""The largest fractional fact that the schema takes."""
 INSERT_SAMPLE = "INSERT INTO sample ({}) VALUES ({})".format(
     ", ".join(column.name for column in schema.sample.columns),
     ", ".join("?" for _ in schema.sample.columns),
@@ -128,7 +134,8 @@ def judge_key(
     for stack in dict.fromkeys(run.stack for run in runs.values()):
         usable = holding(runs, policies, stack)
         verdict = judge(list(usable.values()), **work)
-        connection.execute(INSERT_VERDICT, _verdict_values(key, stack, usable, verdict))
+        values = _storable(_verdict_values(key, stack, usable, verdict))
+        connection.execute(INSERT_VERDICT, values)
         verdicts[stack] = verdict
     return verdicts
 
@@ -196,21 +203,9 @@ def _key_values(connection: sa.Connection, facts: KeyFacts) -> dict[str, Any]:
 
 def _typed(facts: Mapping[str, Any], columns: Mapping[str, Field]) -> dict[str, Any]:
     """Split facts into those that fit a column of their own and the rest, kept as JSON."""
-    fitting = {name: _fitting(facts.get(name), field.kind) for name, field in columns.items()}
-    rest = {name: value for name, value in facts.items() if fitting.get(name) is None}
-    return fitting | {"other_facts": canonical_json(rest) if rest else None}
-
-
-def _fitting(value: Any, kind: type) -> Any:
-    """Give a fact as its column holds it; None if it does not fit there."""
-    if kind is bool:
-        return int(value) if type(value) is bool else None
-    if kind is float:
-        number = type(value) in (int, float) and 0 <= value <= LARGEST_NUMBER
-        return float(value) if number else None
-    if kind is int:
-        return value if type(value) is int and 0 <= value <= LARGEST_INTEGER else None
-    return value if type(value) is kind else None
+    columned = {name: fitting(facts.get(name), field.kind) for name, field in columns.items()}
+    rest = {name: value for name, value in facts.items() if columned.get(name) is None}
+    return columned | {"other_facts": canonical_json(rest) if rest else None}
 
 
 def _find_or_insert(

@@ -11,7 +11,7 @@ from typing import Any
 
 from tuner.answers import Difference, Relative
 from tuner.keys import CacheKey, KeyFacts
-from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS, storable_text
+from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS, fitting, storable_text
 from tuner.store.runs import Rows, policies_of
 from tuner.store.views import one_moment
 from tuner.validators import Stack, violated
@@ -52,6 +52,11 @@ WEIGHTS = {
     for fields in (MODEL_FIELDS, DEVICE_FIELDS, RUN_PARAMETERS)
     for name, field in fields.items()
 }
+KINDS = {
+    name: field.kind
+    for fields in (MODEL_FIELDS, DEVICE_FIELDS, RUN_PARAMETERS)
+    for name, field in fields.items()
+}
 DISTANCE = " + ".join(
     f"CASE WHEN {column} IS :{name} THEN 0 "
     f"WHEN {column} IS NULL OR :{name} IS NULL THEN {UNKNOWN_WEIGHT} ELSE {WEIGHTS[name]} END"
@@ -77,15 +82,14 @@ NEAREST = f"""
 
 def _nearest_rows(rows: Rows, key: CacheKey) -> list[dict[str, Any]]:
     facts = _by_name(key.facts)
-    found = rows(NEAREST, {name: _bindable(facts.get(name)) for name in COLUMNS})
+    found = rows(NEAREST, {name: _stored(facts.get(name), KINDS[name]) for name in COLUMNS})
     return [row for row in found if row["distance"] == found[0]["distance"]]
 
 
-def _bindable(value: Any) -> Any:
-    """Give a fact as it is stored."""
-    if isinstance(value, str):
-        return storable_text(value)
-    return int(value) if isinstance(value, bool) else value
+def _stored(value: Any, kind: type) -> Any:
+    """Give a fact as its column would hold it."""
+    fact = fitting(value, kind)
+    return storable_text(fact) if isinstance(fact, str) else fact
 
 
 def _by_name(facts: KeyFacts) -> dict[str, Any]:

@@ -38,7 +38,7 @@ def read_runs(rows: Rows, key: str, known: Mapping[int, Run] = NOTHING) -> dict[
     for row in rows(RUNS, {"key": key}):
         number = row["run_id"]
         # A row that no tuner wrote must not keep the other runs of its key from being judged.
-        with suppress(ValueError, TypeError, RecursionError):
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):
             found[number] = known.get(number) or _run(row, _samples(rows, number))
     return found
 

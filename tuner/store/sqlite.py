@@ -74,8 +74,15 @@ class _KeptReader:
     def rows(
         self, database: str | PathLike[str], statement: str, parameters: Parameters
     ) -> list[tuple[Any, ...]]:
-        """Read rows as `query` does; the path may name another file than the last time."""
-        with self._turn:
+        """Read rows as `query` does; the path may name another file than the last time.
+
+        Nobody waits here for another thread, which may itself be waiting for a held file, nor a
+        signal's handler for the look-up that it interrupted: they open the file for themselves.
+        """
+        turn = self._turn
+        if not turn.acquire(blocking=False):
+            return query(database, statement, parameters)
+        try:
             stat = os.stat(database)
             file = (os.path.abspath(os.fspath(database)), stat.st_dev, stat.st_ino)
             if self._connection is None or file != self._file:
@@ -87,6 +94,8 @@ class _KeptReader:
             except BaseException:
                 self._close()
                 raise
+        finally:
+            turn.release()
 
     def close(self) -> None:
         """Let go of the file."""
