@@ -20,7 +20,7 @@ from pathlib import Path
 
 from benchmarks.hit import ROOT, fill, hit, in_turn, keep_bytecode, ratio, raw, the_key
 from tuner import store_cache
-from tuner.records import Candidate, Run, Sample, Verdict
+from tuner.records import Candidate, Estimate, Run, Sample, Verdict
 from tuner.store.ledger import save_run
 from tuner.store.migrate import upgrade
 
@@ -74,11 +74,12 @@ def a_run(number: int) -> Run:
 
 
 def storing(folder: Path, rounds: int) -> dict[str, str]:
-    """Time the storing of a run of 300 samples beside the plainest way to write as many rows."""
+    """Time the storing of a key's first run beside the plainest way to write the same rows."""
     ours, plain = folder / "ours.db", folder / "plain.db"
     upgrade(ours)
     upgrade(plain)
-    verdict = Verdict(Candidate(4), True, None, 0.1, 0.05, 0.15)
+    estimates = tuple(Estimate(Candidate(c), 20, 9.1, 0.97, 0.96, 0.98) for c in (None, 4, 8, 16))
+    verdict = Verdict(Candidate(4), True, None, 0.1, 0.05, 0.15, estimates=estimates)
     number = 0
 
     def save() -> None:
@@ -87,14 +88,26 @@ def storing(folder: Path, rounds: int) -> dict[str, str]:
         # A key's first run: with more of them the verdict is made from all, which is not storing.
         save_run(ours, the_key(num_envs=1024 + number), a_run(number), lambda *_, **__: verdict)
 
-    store_cache(plain, "key", {"chunk_size": 4})
+    store_cache(plain, the_key(), {"chunk_size": 4})  # its model and its device
 
     def write() -> None:
         connection = sqlite3.connect(plain)
         connection.execute(
+            "INSERT INTO tuning_key (key_id, digest, model_id, device_id, backend_type, num_envs, "
+            "nthread, dtype, post_step_forward_sensor, bench_nsteps) "
+            "VALUES (?, ?, 1, 1, 'mujoco', 1024, 2, 'float32', 0, 4)",
+            (100 + number, f"k1_{number:032x}"),
+        )
+        connection.execute(
             "INSERT INTO run (run_id, key_id, uid, state, samples, finished_utc) "
-            "VALUES (?, 1, ?, 'complete', 300, '2026-01-01T00:00:00.000000Z')",
-            (100 + number, f"run {number}"),
+            "VALUES (?, ?, ?, 'complete', 300, '2026-01-01T00:00:00.000000Z')",
+            (100 + number, 100 + number, f"run {number}"),
+        )
+        connection.execute(
+            "INSERT INTO verdict (key_digest, stack, chunk_size, decided, runs, imported_runs, "
+            "samples, latest_run_id, last_measured_utc) "
+            "VALUES (?, '', 4, 1, 1, 0, 300, ?, '2026-01-01T00:00:00.000000Z')",
+            (f"k1_{number:032x}", 100 + number),
         )
         connection.executemany(
             "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?)",

@@ -24,9 +24,15 @@ from tuner.keys import (
 )
 from tuner.records import LARGEST_INTEGER
 from tuner.store.exporting import KEY_COLUMNS, RUN_COLUMNS, SAMPLE_COLUMNS, Column
-from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS, storable_text
+from tuner.store.fields import (
+    DEVICE_FIELDS,
+    LARGEST_NUMBER,
+    MODEL_FIELDS,
+    RUN_PARAMETERS,
+    storable_text,
+)
 from tuner.store.importing import MOST_SAMPLES, Arrival
-from tuner.store.ledger import LARGEST_NUMBER, SampleRow, check_digest, utc_text
+from tuner.store.ledger import SampleRow, check_digest, utc_text
 
 FORMAT = "tuner.samples.1"
 """What the first column of each row says. It changes when a file of before is read differently."""

@@ -129,9 +129,11 @@ def judge_key(
     work = connection.execute(WORK_OF_KEY, {"digest": str(key)}).mappings().one_or_none()
     if work is None:  # somebody has forgotten it meanwhile
         return {}
-    runs, policies = read_runs(rows, str(key), known), policies_of(rows)
+    runs = read_runs(rows, str(key), known)
+    stacks = dict.fromkeys(run.stack for run in runs.values())
+    policies = policies_of(rows) if len(stacks) > 1 else {}  # all runs of one stack hold for it
     verdicts = {}
-    for stack in dict.fromkeys(run.stack for run in runs.values()):
+    for stack in stacks:
         usable = holding(runs, policies, stack)
         verdict = judge(list(usable.values()), **work)
         values = _storable(_verdict_values(key, stack, usable, verdict))
