@@ -54,8 +54,10 @@ def rate(
 
 def main() -> None:
     """Train nothing, at full speed."""
-    arguments = argparse.ArgumentParser(description=__doc__)
-    arguments.add_argument("--num-envs", type=int, default=256)
+    arguments = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    arguments.add_argument("--num-envs", type=int, default=256, help="environments in one step")
     arguments.add_argument("--nthread", type=int, default=len(os.sched_getaffinity(0)))
     arguments.add_argument("--steps", type=int, default=300, help="steps with each chunk_size")
     options = arguments.parse_args()

@@ -61,6 +61,7 @@ def test_tune_measures_once_and_then_hits(database: Path) -> None:
     assert second.returncode == 0
     assert second.stderr == ""
     assert "hit: " in second.stdout
+    assert second.stdout.splitlines()[0].split("  ") == ["chunk_size", "ms per step", "to default"]
 
     connection = sqlite3.connect(database)
     assert connection.execute("SELECT count(*) FROM run").fetchone() == (1,)

@@ -299,6 +299,8 @@ SHAPES: list[tuple[str, bytes, str]] = [
     ("empty.json", b'{"": {"chunk_size": 1}}', "is not a key"),
     ("high.json", b'{"k": {"chunk_size": 1, "per_candidate_ms": {"4": 1e999}}}', "give milli"),
     ("head.csv", b"format,tuning_key\n1,2\n", "is missing"),
+    ("runs.csv", b"format,tuning_key,samples,has_choice\n", "export samples"),
+    ("verdicts.csv", b"format,tuning_key,stack,samples\n", "export samples"),
     ("twice.csv", b"tuning_key,tuning_key\n", "there twice"),
     ("quote.csv", (",".join(COLUMNS) + '\n"').encode() + b"x" * 2_000_000, "longer than"),
     ("wide.csv", (",".join(COLUMNS) + "\n").encode() + b"," * 10_000, "10001 fields"),
@@ -318,6 +320,14 @@ def test_a_file_of_a_wrong_form_has_a_reason(
     reasons = [reason for _, reason in found.rejections]
     assert any(words in reason for reason in reasons), (found.error, reasons)
     assert all(len(reason) < 500 for reason in reasons)
+
+
+def test_a_result_file_of_t4_says_what_to_export_instead(database: Path, tmp_path: Path) -> None:
+    file = tmp_path / "t4.json"
+    file.write_bytes(b'{"schema_version": "1.0.0", "metadata": {}, "results": []}')
+    (found,) = taken_in(database, file)
+    assert found.error is not None
+    assert "it is T4" in found.error
 
 
 def test_a_file_of_nothing_but_wrong_rows_is_given_up(

@@ -94,7 +94,7 @@ def test_without_a_database_it_is_a_miss_and_none_is_made(database: Path, ask: A
     database.touch()
     assert ask()[1]["kind"] == "miss"
     upgrade(database)
-    assert "no answer yet, and no relative is near" in ask()[0]
+    assert "no answer yet, and no decided relative is near" in ask()[0]
 
 
 def test_an_answered_key_is_a_hit(database: Path, ask: Asking, what: Asked) -> None:

@@ -118,7 +118,9 @@ def explain_key(
     known = exists(database) and not is_empty(database)
     near = nearest(database, key, here) if known else None
     if near is None:
-        return Explanation("miss", key, f"{found.reason}, and no relative is near", None, None)
+        return Explanation(
+            "miss", key, f"{found.reason}, and no decided relative is near", None, None
+        )
     return Explanation(near.occasion_for(key), key, found.reason, None, near)
 
 

@@ -30,7 +30,7 @@ def path(database: str | None) -> None:
 
     \b
     Example:
-      sqlite3 "$(tuner db path)" 'select * from tuning_overview'
+      sqlite3 -readonly "$(tuner db path)" 'select * from tuning_overview'
     """
     click.echo(cache_path(database))
 

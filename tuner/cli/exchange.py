@@ -27,7 +27,22 @@ SUFFIXES: dict[str, Format] = {
     ".db": "sqlite",
     ".sqlite": "sqlite",
 }
-DAY = click.DateTime(["%Y-%m-%d"])
+
+
+class Day(click.DateTime):
+    """A day, and a reason in words where it is none."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime:
+        """Read it."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter:
+            self.fail(f"{str(value)[:40]!r} is no day, such as 2026-01-31", param, ctx)
+
+
+DAY = Day(["%Y-%m-%d"])
 TOLD = 20
 """Rejected rows whose reasons are printed."""
 
@@ -56,7 +71,10 @@ TOLD = 20
 @click.option("--device", metavar="TEXT", help="Devices with this in cpu_model or machine.")
 @click.option("--num-envs", type=click.IntRange(1, 2**63 - 1), help="Keys of so many environments.")
 @click.option(
-    "--since", type=DAY, metavar="DATE", help="Runs that ended on this day (UTC) or later."
+    "--since",
+    type=DAY,
+    metavar="DATE",
+    help="Runs that ended on this day (2026-01-31, UTC) or later.",
 )
 @click.option("--until", type=DAY, metavar="DATE", help="Runs that ended on this day or earlier.")
 @click.option("--decided/--undecided", default=None, help="Keys whose verdict is, or is not.")

@@ -200,9 +200,9 @@ def history(key: str, as_json: bool, database: str | None) -> None:
     """Show run by run what each chose, and what it says of the verdict of all of them.
 
     "gain" is what a run's own choice saves by that run alone, with its 95 % interval; the column
-    after it is what the same run says of the verdict's choice. A run of another software stack
-    than the verdict's has no part in it, and is shown without. "!" marks a choice that differs
-    from the choice before.
+    after it is what the same run says of the verdict's choice, if that is not the default. A run
+    of another software stack than the verdict's has no part in it, and is shown without. "!" marks
+    a choice that differs from the choice before.
 
     KEY is a digest as `tuner list` prints it; its first characters are enough.
 
@@ -277,16 +277,17 @@ def _gain_of(
 
 
 def _print_history(runs: list[dict[str, Any]], verdict: dict[str, Any] | None) -> None:
-    choice = candidate_name(verdict["chunk_size"]) if verdict else "verdict"
+    columns = [
+        Column("finished UTC"),
+        Column("occasion", yields=True),
+        Column("chose", "right"),
+        Column("gain", "right"),
+        Column("95 % interval", "right"),
+    ]
+    if verdict is not None and verdict["chunk_size"] is not None:
+        columns.append(Column(f"of {verdict['chunk_size']}", "right"))
     print_table(
-        [
-            Column("finished UTC"),
-            Column("occasion", yields=True),
-            Column("chose", "right"),
-            Column("gain", "right"),
-            Column("95 % interval", "right"),
-            Column(f"of {choice}", "right"),
-        ],
+        columns,
         [
             (
                 minute(run["finished_utc"]),
@@ -296,7 +297,7 @@ def _print_history(runs: list[dict[str, Any]], verdict: dict[str, Any] | None) -
                 percent(run["gain"]),
                 interval(run["gain_low"], run["gain_high"]) if run["chosen_chunk_size"] else "",
                 percent(run["gain_of_verdict"]),
-            )
+            )[: len(columns)]
             for run in runs
         ],
     )

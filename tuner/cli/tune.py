@@ -125,15 +125,16 @@ def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
     estimates = {e.candidate.chunk_size: e for e in _estimates(outcome)}
     names = sorted(answer.per_candidate_ms, key=_numerically)
     choice = str(answer.chunk_size)
+    columns = [
+        Column("chunk_size", "right"),
+        Column("ms per step", "right"),
+        Column("to default", "right"),
+    ]
+    if estimates:
+        columns += [Column("95 % interval", "right"), Column("samples", "right")]
     print_table(
-        [
-            Column("chunk_size", "right"),
-            Column("ms per step", "right"),
-            Column("to default", "right"),
-            Column("95 % interval", "right"),
-            Column("samples", "right"),
-        ],
-        [_row(name, answer, estimates) for name in names],
+        columns,
+        [_row(name, answer, estimates)[: len(columns)] for name in names],
         marked=names.index(choice) if choice in names else None,
     )
     click.echo("\n" + printable(f"{outcome.source}: {_sentence(outcome, key)}"))
@@ -190,8 +191,8 @@ def _sentence(outcome: Outcome, key: CacheKey) -> str:
         return f"{candidate_name(answer.chunk_size)} is pinned: {answer.pinned_because}"
     sentence = explain_verdict(verdict, timings=answer.samples, pool_seconds=seconds)
     if not answer.decided:
-        sentence += " (--force, --time-budget)"
-    return f"{sentence} (the native default here is {native})"
+        sentence += " (--force)" if answer.reason == "noise" else " (--force, --time-budget)"
+    return f"{sentence}; the native default here is {native}"
 
 
 def _estimates(outcome: Outcome) -> tuple[Estimate, ...]:

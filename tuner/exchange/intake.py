@@ -136,7 +136,8 @@ def check_file(file: Path) -> os.stat_result:
     try:
         status = os.stat(file)
     except (OSError, ValueError) as error:
-        raise ArgumentError(f"cannot import {str(file)[:200]!r}: {error}") from error
+        reason = (getattr(error, "strerror", None) or str(error)).lower()
+        raise ArgumentError(f"cannot import {str(file)[:200]!r}: {reason}") from error
     if not stat.S_ISREG(status.st_mode):
         kind = "a folder" if stat.S_ISDIR(status.st_mode) else "a pipe or a device"
         raise ArgumentError(f"cannot import {file}: it is {kind}; save it as a file and name that")
@@ -236,6 +237,11 @@ def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[
         yield from _assembled(read_parquet(stream))
     elif _is_json_lines(head):
         yield from _assembled(read_json_lines(stream))
+    elif T4_BEGINS.match(head):
+        raise ArgumentError(
+            f"cannot import {file}: it is T4, which lacks the order of the samples: export CSV, "
+            "JSON lines, Parquet or SQLite"
+        )
     elif head.lstrip(b" \t\r\n").startswith(b"{"):
         yield from _of_cache(stream, datetime.fromtimestamp(status.st_mtime, UTC))
     elif FORMAT_NAME in head.partition(b"\n")[0]:
@@ -249,6 +255,7 @@ def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[
 
 FORMAT_NAME = b"tuning_key"
 """A column that our CSV has, wherever it stands."""
+T4_BEGINS = re.compile(rb'^\s*\{\s*"schema_version"\s*:\s*"')
 ROW_BEGINS = re.compile(rb'^\{[ \t]*"format"[ \t]*:[ \t]*[^ \t{]', re.MULTILINE)
 
 

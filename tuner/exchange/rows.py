@@ -44,6 +44,8 @@ FACTS = {"format": Column(str, ""), **KEY_COLUMNS, **RUN_COLUMNS}
 COLUMNS = {**FACTS, **SAMPLE_COLUMNS}
 REQUIRED = ("format", "tuning_key", "run_uid", "state", "samples", "finished_utc", *SAMPLE_COLUMNS)
 
+NO_SAMPLES = "it has no samples, and a verdict is made of nothing else: export samples"
+
 STATES = ("complete", "cut short", "failed", "imported")
 OCCASIONS = ("new", "near", "adopted", "outdated", "resumed", "forced", "verify", "stated")
 LONGEST_TEXT = 100_000
@@ -83,6 +85,9 @@ def check_names(names: Iterable[Any]) -> None:
     Raises:
         RowError: if one is unknown, missing, or there twice.
     """
+    names = list(names)
+    if "samples" in names and not {"sample_order", "nanoseconds"} & set(names):
+        raise RowError(NO_SAMPLES)
     seen: set[str] = set()
     for name in names:
         if name not in COLUMNS:
@@ -106,7 +111,7 @@ def check_format(value: Any) -> None:
     if value == FORMAT:
         return
     if value in (RUNS_FORMAT, VERDICTS_FORMAT):
-        raise RowError("it has no samples, and a verdict is made of nothing else: export samples")
+        raise RowError(NO_SAMPLES)
     raise RowError(f"format is {shown(value)}, this tuner reads {FORMAT!r}")
 
 
