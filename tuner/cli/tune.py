@@ -177,8 +177,10 @@ def _sentence(outcome: Outcome, key: CacheKey) -> str:
     from tuner.selection import explain_verdict
 
     native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
-    seconds = outcome.race.pool_seconds if outcome.race else None
-    answer = outcome.answer
+    answer, race = outcome.answer, outcome.race
+    # The timings are of all runs, so the seconds are told only where there is but this one.
+    alone = race is not None and len(race.samples) == answer.samples
+    seconds = race.pool_seconds if race and alone else None
     verdict = Verdict(
         candidate=Candidate(answer.chunk_size),
         decided=answer.decided,
