@@ -16,6 +16,8 @@ from tests.test_resolve import NTHREAD, NUM_ENVS, _no_logging, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store.check import check
+from tuner.store.lookup import find_answer
+from tuner.store.migrate import upgrade
 from tuner.store.repair import repair
 
 
@@ -385,3 +387,16 @@ def test_texts_from_a_database_cannot_break_a_table(database: Path) -> None:
     shown = tuner("list", "--database", str(database))
     assert len(shown.stdout.splitlines()) == 2
     assert "\x1b" not in shown.stdout
+
+
+@pytest.mark.parametrize("table", [b"CREATE TABLE model", b"CREATE VIEW run_history"])
+def test_a_schema_that_is_no_text_any_more_is_damage(database: Path, table: bytes) -> None:
+    whole = database.with_name("whole.db")
+    fill(whole, 2)
+    content = whole.read_bytes()
+    assert content.count(table) == 1
+    database.write_bytes(content.replace(table, table[:-6] + b' "\xf0\xfc\xe8\xb2'))
+    for deed in (load_cache, upgrade, lambda file: find_answer(file, its_key(), NUM_ENVS)):
+        with pytest.raises(DatabaseError, match="damaged"):
+            deed(database)
+    assert resolve(SleepingPool(NUM_ENVS, NTHREAD), database) is None

@@ -18,7 +18,7 @@ from typing import Literal
 import sqlalchemy as sa
 
 from tuner.store.diagnosis import REVISION, exists, explained, other_revision
-from tuner.store.sqlite import READ_BUSY_SECONDS, open_for_reading, open_for_writing
+from tuner.store.sqlite import READ_BUSY_SECONDS, open_for_reading, open_for_writing, scribbled
 
 Deed = Literal["read", "write"]
 
@@ -87,6 +87,8 @@ def _connected(database: Path, deed: Deed) -> Iterator[sa.Connection]:
             yield connection
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         raise explained(database, getattr(error, "orig", None) or error, deed) from error
+    except UnicodeDecodeError as error:
+        raise explained(database, scribbled(error), deed) from error
 
 
 @lru_cache(maxsize=8)

@@ -44,11 +44,21 @@ def query(
         sqlite3.Error: if the file cannot be opened or read, or is no SQLite database.
     """
     try:
-        return _rows(database, "ro", statement, parameters)
-    except sqlite3.OperationalError as error:
-        if error_name(error) not in LEFT_BY_A_CRASH:
-            raise
-        return _rows(database, "rw", statement, parameters)
+        try:
+            return _rows(database, "ro", statement, parameters)
+        except sqlite3.OperationalError as error:
+            if error_name(error) not in LEFT_BY_A_CRASH:
+                raise
+            return _rows(database, "rw", statement, parameters)
+    except UnicodeDecodeError as error:
+        raise scribbled(error) from error
+
+
+def scribbled(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
+    """Give what Python makes of a message that quotes a damaged schema, and is no text itself."""
+    damage = sqlite3.DatabaseError(error.object.decode(errors="replace"))
+    damage.sqlite_errorname = "SQLITE_CORRUPT"
+    return damage
 
 
 def _rows(
@@ -134,7 +144,7 @@ def query_again(
     if CAN_FORK:
         try:
             return _kept_reader.rows(database, statement, parameters)
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
             if error_name(error).startswith("SQLITE_BUSY"):
                 raise  # it has waited long enough; else a new connection does, or says why not
     return query(database, statement, parameters)
