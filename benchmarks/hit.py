@@ -277,7 +277,7 @@ def other_stores(folder: Path, database: Path, keys: int, rounds: int) -> dict[s
         f"a JSON file of {keys:,} keys, loaded and looked up, over a hit": ratio(
             in_turn(from_json, hit, rounds, repeat=HITS)
         ),
-        "the same over the first hit after it, when it has the processor's caches": ratio(
+        "the same over the first hit after it, on cold caches": ratio(
             in_turn(from_json, hit, rounds)
         ),
         f"diskcache with {keys:,} keys: open, get, close, over a hit": ratio(
