@@ -78,10 +78,14 @@ def carry_out(example: re.Match[str], folder: Path) -> str:
     return done.stdout
 
 
+PACKAGES = {"pandas": ("pandas",), "duckdb": ("duckdb", "duckdb_extension_sqlite_scanner")}
+"""Of what is no program of its own."""
+
+
 def needs(program: str) -> None:
-    """Skip a test where a program, or pandas, is not installed."""
-    if program == "pandas":
-        found = importlib.util.find_spec("pandas") is not None
+    """Skip a test where a program or a package, pandas say, is not installed."""
+    if program in PACKAGES:
+        found = all(importlib.util.find_spec(package) for package in PACKAGES[program])
     else:
         found = shutil.which(program, path=SEARCHED) is not None
     if found and program == "sqlite3":
