@@ -139,7 +139,7 @@ def test_an_undecided_key_is_taken_up(database: Path, ask: Asking, what: Asked) 
 def test_an_undecided_key_whose_steps_are_too_slow_is_a_hit(
     database: Path, ask: Asking, what: Asked
 ) -> None:
-    slow = {None: 200.0, 4: 198.0, 8: 200.0}
+    slow = {None: 300.0, 4: 298.0, 8: 300.0}
     store(database, what.key, a_run(1, slow, pairs=1, state="cut short", stack=what.here))
     words, said = ask()
     assert (said["kind"], said["decided"]) == ("hit", False)

@@ -36,8 +36,8 @@ TIME_BUDGET_S = 10.0
 RESUME_SHARE = 0.1
 """Share of that which a process may spend on a verdict that earlier ones left undecided."""
 
-FEWEST_TIMINGS = 8
-"""Timings of the default without which there is no point in going on."""
+FEWEST_TIMINGS = 5
+"""Timings of the default without which there is no point in going on: a warm-up and a quartet."""
 
 GRACE_S = 5.0
 """Seconds that a measurement may take beyond its budget before others stop waiting for it."""
