@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
+import signal
 import sqlite3
 import subprocess
 import sys
@@ -69,6 +71,27 @@ def test_tune_measures_once_and_then_hits(database: Path) -> None:
     connection.close()
     assert "random controls" in work
     assert pool == "mujoco.rollout"
+
+
+def test_ctrl_c_while_tuning_keeps_what_was_timed(database: Path) -> None:
+    longer = ("--num-envs", "512", "--nstep", "10", "--time-budget", "60")
+    command = ("tune", str(QUADRUPED), *longer, "--database", str(database))
+    with subprocess.Popen(
+        [sys.executable, "-m", "tuner", *command], stderr=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stderr is not None
+        lines = [line for line in itertools.islice(process.stderr, 3) if "measuring" in line]
+        assert len(lines) == 2  # the second comes after two seconds of it
+        process.send_signal(signal.SIGINT)
+        told = process.stderr.read()
+    assert process.returncode == 1
+    assert "timings are kept" in told
+    assert "Traceback" not in told
+    with closing(sqlite3.connect(database)) as connection:
+        (run,) = connection.execute("SELECT state, message FROM run")
+        ((samples,),) = connection.execute("SELECT count(*) FROM sample")
+    assert run == ("cut short", "interrupted")
+    assert samples > 0
 
 
 def test_force_measures_again_and_keeps_what_was_there(database: Path) -> None:

@@ -14,7 +14,7 @@ import pytest
 from tests.facts import MODEL, ClockworkPool, SleepingPool, a_key
 from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import device_fingerprint, load_cache, store_cache, tuning
-from tuner.answers import Answer
+from tuner.answers import Answer, Miss
 from tuner.explain import explain
 from tuner.store.check import check
 from tuner.store.lock import measuring_turn
@@ -27,16 +27,27 @@ FAST = 10
 
 
 class NoisyPool(ClockworkPool):
-    """A pool with noise, on a clock of its own, fastest with one chunk size."""
+    """A pool with noise, on a clock of its own, fastest with one chunk size.
+
+    Its owner presses Ctrl-C after so many seconds of its clock.
+    """
 
     def __init__(
-        self, *, seconds: float = 0.02, noise: float = 0.02, seed: int = 0, best: int = FAST
+        self,
+        *,
+        seconds: float = 0.02,
+        noise: float = 0.02,
+        seed: int = 0,
+        best: int = FAST,
+        stopped_after: float = math.inf,
     ) -> None:
         super().__init__(NUM_ENVS, NTHREAD, seconds)
-        self.noise, self.best = noise, best
+        self.noise, self.best, self.stopped_after = noise, best, stopped_after
         self.draw = np.random.default_rng(seed)
 
     def cost(self, chunk_size: int | None) -> float:
+        if self.now >= self.stopped_after:
+            raise KeyboardInterrupt
         size = 3 if chunk_size is None else chunk_size
         slower = 0.1 * abs(math.log2(size / self.best))
         return self.seconds * (1.0 + slower) * math.exp(self.noise * self.draw.standard_normal())
@@ -176,6 +187,63 @@ def test_a_database_that_cannot_be_written_still_answers_what_is_undecided(
     pool = NoisyPool(seed=1)
     assert ask(pool, database) == 5
     assert pool.chunks == []
+
+
+# --- interrupted ----------------------------------------------------------------------------
+
+
+def interrupt(database: Path, after: float, **options: Any) -> None:
+    pool = NoisyPool(stopped_after=after, **options)
+    with pytest.raises(KeyboardInterrupt):
+        ask(pool, database)
+
+
+def test_what_was_timed_before_an_interrupt_is_kept_and_gone_on_from(database: Path) -> None:
+    interrupt(database, 0.2)
+    (kept,) = runs_of(database)
+    assert (kept["state"], kept["message"]) == ("cut short", "interrupted")
+    before = verdict_of(database)
+    assert not before.decided
+
+    pool = NoisyPool(seed=1)
+    ask(pool, database)
+    assert verdict_of(database).samples > before.samples
+    assert verdict_of(database).decided  # it had what the interrupted run had left, not a tenth
+    assert pool.now <= 2.0 - 0.2 + 2 * pool.seconds
+    assert [run["occasion"] for run in runs_of(database)] == ["new", "resumed"]
+    assert check(database) == []
+
+
+def test_what_an_interrupt_left_is_no_more_than_the_next_one_would_spend(database: Path) -> None:
+    interrupt(database, 0.1)
+    pool = NoisyPool(seed=1)
+    ask(pool, database, time_budget_s=1.5)
+    assert 0.1 * 1.5 < pool.now <= 1.5
+
+
+def test_an_interrupted_run_that_nobody_would_go_on_with_is_not_kept(database: Path) -> None:
+    interrupt(database, 1.0, seconds=0.2)
+    assert load_cache(database) == {}
+    pool = NoisyPool(seconds=0.2, seed=1)
+    ask(pool, database)
+    assert pool.now > 1.0
+
+
+def test_an_interrupted_check_of_a_choice_is_not_kept(database: Path) -> None:
+    ask(NoisyPool(), database, time_budget_s=10.0)
+    before = verdict_of(database)
+    pool = NoisyPool(stopped_after=0.1, seed=1)
+    with pytest.raises(KeyboardInterrupt):
+        tuning.measure_and_save(
+            its_key(),
+            database,
+            tuning.Work(pool, np.zeros((NUM_ENVS, 3)), None, "a test's"),
+            miss=Miss("a check was asked for", "verify"),
+            time_budget_s=2.0,
+            clock=pool.clock,
+        )
+    assert verdict_of(database) == before
+    assert len(runs_of(database)) == 1
 
 
 # --- outdated: another software stack ----------------------------------------------------------

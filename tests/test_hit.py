@@ -29,6 +29,7 @@ ROOT = Path(__file__).parents[1]
 HIT_ROOMS = {
     "tuner",
     "tuner.answers",
+    "tuner.budget",
     "tuner.candidates",
     "tuner.device",
     "tuner.errors",

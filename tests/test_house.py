@@ -10,7 +10,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "tuner"
 
 FLOORS = [
-    {"errors", "notice", "texts", "processors", "filesystem", "validators"},
+    {"budget", "errors", "notice", "texts", "processors", "filesystem", "validators"},
     {"records"},
     {"answers", "store.fields"},
     {"paths", "candidates", "device", "workload", "circumstances"},

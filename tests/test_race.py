@@ -234,8 +234,29 @@ def test_an_interrupt_passes_through(stop: Any) -> None:
             raise stop
 
     pool = Wrapped(quiet_pool(COSTS), interrupt)
+    told: list[Race] = []
     with pytest.raises(stop):
-        run(pool, [4], clock=pool.pool.clock)
+        run(pool, [4], clock=pool.pool.clock, stopped=told.append)
+    (race,) = told
+    assert {s.candidate for s in race.samples} == {NATIVE_DEFAULT}
+    assert not race.verdict.decided
+
+
+@pytest.mark.parametrize("steps", range(6))
+def test_an_interrupt_at_any_step_tells_what_was_timed_before_it(steps: int) -> None:
+    taken = 0
+
+    def interrupt(_arguments: Any) -> None:
+        nonlocal taken
+        if taken == steps:
+            raise KeyboardInterrupt
+        taken += 1
+
+    pool = Wrapped(quiet_pool(COSTS), interrupt)
+    told: list[Race] = []
+    with pytest.raises(KeyboardInterrupt):
+        run(pool, [4, 9], clock=pool.pool.clock, stopped=told.append)
+    assert sum(s.steps for race in told for s in race.samples) == steps
 
 
 @pytest.mark.parametrize("reading", [lambda: math.nan, lambda: 5.0])

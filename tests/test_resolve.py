@@ -17,6 +17,7 @@ import pytest
 from tests.facts import MODEL, ClockworkPool, SleepingPool, a_key
 from tuner import load_cache, resolve_chunk_size, store_cache
 from tuner.device import device_fingerprint
+from tuner.keys import CacheKey
 
 NUM_ENVS = 64
 NTHREAD = 2
@@ -49,7 +50,7 @@ def resolve(pool: Any, file: Path, **changes: Any) -> int | None:
     return resolve_chunk_size(**(arguments | changes))
 
 
-def its_key() -> str:
+def its_key() -> CacheKey:
     """Name the key that `resolve` asks for."""
     return a_key(num_envs=NUM_ENVS, nthread=NTHREAD, device=device_fingerprint())
 

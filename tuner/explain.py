@@ -6,10 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.answers import Answer, Difference, Relative
+from tuner.budget import TIME_BUDGET_S
 from tuner.device import device_fingerprint
 from tuner.keys import CacheKey, make_cache_key
 from tuner.paths import cache_path
-from tuner.resolve import TIME_BUDGET_S, is_open
+from tuner.resolve import is_open
 from tuner.store.diagnosis import exists, is_empty
 from tuner.store.lookup import find_answer
 from tuner.store.relatives import nearest
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 WILL_HAPPEN = {
     "hit": "its answer is used, nothing is measured",
     "pinned": "the pinned answer is used, nothing is measured",
-    "resumed": "the next process that asks spends a tenth of the time budget on it",
+    "resumed": "the next process that asks spends a tenth of the time budget on it, or what an "
+    "interrupted run had left",
     "outdated": "it is measured again, its old winner and the neighbours first",
     "adopted": "a short duel of its winner against the default confirms it, or it is measured",
     "near": "it is measured, the relative's winner (scaled to as many chunks a thread), its "

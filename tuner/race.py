@@ -72,6 +72,7 @@ def race_chunk_sizes(
     earlier: Iterable[Run | Trial] = (),
     nthread: int | None = None,
     progress: Callable[[Progress], None] | None = None,
+    stopped: Callable[[Race], None] | None = None,
 ) -> Race:
     """Find the fastest chunk_size by timing candidates side by side.
 
@@ -97,6 +98,8 @@ def race_chunk_sizes(
             are its own; what all runs say together, `history.judge_runs` knows.
         nthread: threads of the pool; `pool.nthread` if None.
         progress: called once per block.
+        stopped: called with what was timed so far when Ctrl-C, or whatever else ends the
+            process, comes in between; it is passed on after that.
 
     Raises:
         ArgumentError: a candidate, or the state, is not one a pool may see.
@@ -123,25 +126,34 @@ def race_chunk_sizes(
     )
     stepper = _Stepper(pool, state, nstep, control, post_step_forward_sensor, clock)
     run = _Run(stepper, field, max(0.0, time_budget_s), np.random.default_rng(seed))
-    run.warm_up()
-    cut_short = run.until_settled(progress)
-    if not any(s.candidate == NATIVE_DEFAULT for s in run.samples):
+
+    def outcome(cut_short: bool) -> Race:
+        return Race(
+            samples=tuple(run.samples),
+            verdict=judge(
+                run.samples,
+                num_envs=num_envs,
+                nthread=threads,
+                cut_short=cut_short,
+                failed=run.failures,
+            ),
+            pool_seconds=run.spent,
+            failures=dict(run.failures),
+        )
+
+    try:
+        run.warm_up()
+        cut_short = run.until_settled(progress)
+    except (KeyboardInterrupt, SystemExit):
+        if stopped and run.has_timed_the_default:
+            stopped(outcome(cut_short=True))
+        raise
+    if not run.has_timed_the_default:
         raise MeasuringError(
             "the native default could not be timed: the clock gave no positive duration in "
             f"{run.tries} tries; check the clock"
         )
-    return Race(
-        samples=tuple(run.samples),
-        verdict=judge(
-            run.samples,
-            num_envs=num_envs,
-            nthread=threads,
-            cut_short=cut_short,
-            failed=run.failures,
-        ),
-        pool_seconds=run.spent,
-        failures=dict(run.failures),
-    )
+    return outcome(cut_short)
 
 
 def _in_words(error: Exception) -> str:
@@ -207,6 +219,11 @@ class _Run:
     def elapsed(self) -> float:
         """Seconds of the budget that are gone: the pool's, and those of planning between."""
         return max(self.spent, self._stepper.now() - self._started)
+
+    @property
+    def has_timed_the_default(self) -> bool:
+        """There is something to compare with."""
+        return any(s.candidate == NATIVE_DEFAULT for s in self.samples)
 
     def warm_up(self) -> None:
         """Step the default a few times, to warm up and to learn how often a sample repeats it.

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from tuner import notice
 from tuner.answers import Answer, Miss, Outcome
+from tuner.budget import GRACE_S, TIME_BUDGET_S, worth_going_on
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
 from tuner.errors import LockError, OlderSchemaError
@@ -29,18 +30,6 @@ if TYPE_CHECKING:
     from tuner.pools import Pool
     from tuner.store.counting import LookupKind
     from tuner.validators import Stack
-
-TIME_BUDGET_S = 10.0
-"""Seconds of the pool's time that one measurement may take."""
-
-RESUME_SHARE = 0.1
-"""Share of that which a process may spend on a verdict that earlier ones left undecided."""
-
-FEWEST_TIMINGS = 5
-"""Timings of the default without which there is no point in going on: a warm-up and a quartet."""
-
-GRACE_S = 5.0
-"""Seconds that a measurement may take beyond its budget before others stop waiting for it."""
 
 
 def resolve_chunk_size(
@@ -88,7 +77,7 @@ def resolve_chunk_size(
         control: (num_envs, bench_nsteps, nu) float64, controls like those of the job; zeros if
             it is None.
         time_budget_s: Seconds of the pool's time that measuring may take; a tenth of it where
-            an undecided verdict is taken up again.
+            an undecided verdict is taken up again, or what an interrupted run had left.
         wait_s: Seconds to wait for another process that is measuring, before the native
             default is used instead; by default time_budget_s and 5 more.
         seed: What the order of the timings is drawn from; None draws it afresh.
@@ -126,7 +115,7 @@ def resolve_chunk_size(
                 file,
                 Work.of_caller(pool, state, control, model, bench_nsteps),
                 miss=miss,
-                time_budget_s=budget_of(miss, time_budget_s),
+                time_budget_s=time_budget_s,
                 seed=seed,
                 clock=clock,
                 model_file=model_file,
@@ -145,11 +134,6 @@ def resolve_chunk_size(
         return None
     notice.inform(describe(outcome, key, file))
     return outcome.answer.chunk_size
-
-
-def budget_of(miss: Miss, time_budget_s: float) -> float:
-    """Say how many seconds of the pool's time a measurement may take."""
-    return time_budget_s * (RESUME_SHARE if miss.occasion == "resumed" else 1.0)
 
 
 def answer_key(
@@ -212,8 +196,7 @@ def _outcome(
 def is_open(answer: Answer, time_budget_s: float) -> bool:
     """Tell whether an answer is undecided, and steps are short enough to go on with it."""
     default_ms = answer.per_candidate_ms.get("None", 0.0)
-    worth_it = FEWEST_TIMINGS * default_ms <= RESUME_SHARE * time_budget_s * 1e3
-    return not answer.decided and worth_it
+    return not answer.decided and worth_going_on(default_ms, time_budget_s)
 
 
 def _go_on(answer: Answer, watch: _Watch, measure: Callable[[Miss], Outcome]) -> Outcome:

@@ -17,7 +17,9 @@ from typing import Any, Literal
 
 import numpy as np
 
+from tuner import notice
 from tuner.answers import Miss, Outcome, Relative
+from tuner.budget import RESUME_SHARE, worth_going_on
 from tuner.candidates import filter_candidates, make_candidates
 from tuner.circumstances import circumstances
 from tuner.errors import ArgumentError, DatabaseError
@@ -25,7 +27,7 @@ from tuner.history import VERIFY, judge_runs
 from tuner.keys import CacheKey
 from tuner.pools import Pool
 from tuner.race import Progress, race_chunk_sizes
-from tuner.records import LARGEST_INTEGER, Occasion, Race, Run, Verdict
+from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Occasion, Race, Run, Verdict
 from tuner.store.counting import add_up
 from tuner.store.engine import check_writable
 from tuner.store.ledger import save_run
@@ -37,6 +39,9 @@ from tuner.store.views import one_moment
 from tuner.validators import Stack, stack_of
 
 PLAN = "race"
+
+INTERRUPTED = "interrupted"
+"""The message of a run that somebody stopped with Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +83,8 @@ def measure_and_save(
     """Time a key's candidates, store the run, and say what all runs of the key mean now.
 
     An undecided verdict is taken up where it stopped; a near relative's winner is looked at
-    first, and a row from before a field was known is confirmed by a short duel.
+    first, and a row from before a field was known is confirmed by a short duel. What was timed
+    when somebody interrupts it is kept, if it is worth going on with.
 
     The caller holds the machine's turn to measure.
 
@@ -88,7 +94,8 @@ def measure_and_save(
             that could not be kept is not made.
         work: The work to be timed.
         miss: Why it has to be measured.
-        time_budget_s: Seconds of the pool's time.
+        time_budget_s: Seconds of the pool's time; a share of it where an undecided verdict is
+            taken up, or what an interrupted run had left.
         seed: What the order of the timings is drawn from; None draws it afresh.
         clock: Seconds, monotonic.
         model_file: The model's file, for people to read.
@@ -113,6 +120,7 @@ def measure_and_save(
     seed = int.from_bytes(os.urandom(6)) if seed is None else int(seed)
     here = stack_of(work.pool)
     history = _history(file, key, here, miss)
+    budget_s = history.budget_of(time_budget_s)
     around = circumstances()
     started = datetime.now(UTC)
 
@@ -126,10 +134,31 @@ def measure_and_save(
             occasion=history.occasion,
             near_key=history.near.key if history.near else None,
             seed=seed,
-            time_budget_seconds=time_budget_s if math.isfinite(time_budget_s) else None,
+            time_budget_seconds=budget_s if math.isfinite(budget_s) else None,
             model_file=None if model_file is None else os.fspath(model_file),
             circumstances=around,
             **outcome,
+        )
+
+    def timed(race: Race, message: str | None) -> Run:
+        return run(
+            state=_state(race.verdict),
+            samples=race.samples,
+            # A run that only went on from others has no choice of its own.
+            choice=None if history.occasion == "resumed" else race.verdict.candidate,
+            pool_seconds=race.pool_seconds,
+            message=message,
+            failed=tuple(race.failures),
+        )
+
+    def keep(race: Race) -> None:
+        # A check of a choice is worth nothing by halves.
+        if history.occasion == "verify" or not _is_worth_keeping(race, time_budget_s):
+            return
+        save_run(file, key, timed(race, INTERRUPTED), judge_runs)
+        notice.inform(
+            f"interrupted: {len(race.samples)} timings are kept, whoever asks next goes on from "
+            "there"
         )
 
     chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
@@ -143,26 +172,18 @@ def measure_and_save(
             chunks,
             control=work.control,
             post_step_forward_sensor=facts.post_step_forward_sensor,
-            time_budget_s=time_budget_s,
+            time_budget_s=budget_s,
             clock=clock,
             seed=seed,
             nthread=facts.nthread,
             progress=progress,
+            stopped=keep,
             **history.shortcuts(key, chunks),
         )
     except Exception as error:
         save_run(file, key, run(state="failed", message=str(error)), judge_runs)
         raise
-    finished = run(
-        state=_state(race.verdict),
-        samples=race.samples,
-        # A run that only went on from others has no choice of its own.
-        choice=None if history.occasion == "resumed" else race.verdict.candidate,
-        pool_seconds=race.pool_seconds,
-        message=_failures(race),
-        failed=tuple(race.failures),
-    )
-    verdict = save_run(file, key, finished, judge_runs)
+    verdict = save_run(file, key, timed(race, _failures(race)), judge_runs)
     add_up(file, busy_seconds=0.0)  # a job does not wait for statistics
     answer = find_answer(file, key, facts.num_envs, here)
     if isinstance(answer, Miss):
@@ -180,6 +201,19 @@ class _History:
     occasion: Occasion
     near: Relative | None = None
     earlier: tuple[Run, ...] = ()
+
+    def budget_of(self, time_budget_s: float) -> float:
+        """Say how many seconds of the pool's time this measurement may take."""
+        if self.occasion != "resumed":
+            return time_budget_s
+        return max(RESUME_SHARE * time_budget_s, min(time_budget_s, self._left_by_an_interrupt))
+
+    @property
+    def _left_by_an_interrupt(self) -> float:
+        last = max(self.earlier, key=lambda run: run.finished, default=None)
+        if last is None or last.message != INTERRUPTED:
+            return 0.0
+        return (last.time_budget_seconds or 0.0) - (last.pool_seconds or 0.0)
 
     def shortcuts(self, key: CacheKey, chunks: Sequence[int]) -> dict[str, Any]:
         """Say what of it a race can use: earlier runs, or the candidate that probably wins."""
@@ -211,6 +245,12 @@ def _choice_of(file: Path, key: CacheKey, here: Stack) -> list[int]:
         why = answer.reason if isinstance(answer, Miss) else "its choice is the default itself"
         raise ArgumentError(f"there is nothing to verify: {why}; `tuner tune` measures")
     return [answer.chunk_size]
+
+
+def _is_worth_keeping(race: Race, time_budget_s: float) -> bool:
+    """Tell whether a later process would go on with it: a verdict that nobody does would stay."""
+    default = [e.milliseconds for e in race.verdict.estimates if e.candidate == NATIVE_DEFAULT]
+    return bool(default) and worth_going_on(default[0], time_budget_s)
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:

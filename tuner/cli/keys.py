@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from tuner.budget import GRACE_S, TIME_BUDGET_S
 from tuner.cli.options import (
     FINDING,
     FiniteRange,
@@ -22,7 +23,6 @@ from tuner.device import device_fingerprint
 from tuner.errors import TunerError
 from tuner.keys import device_digest
 from tuner.records import LARGEST_INTEGER
-from tuner.resolve import GRACE_S, TIME_BUDGET_S
 
 
 def _chunk_size(_: click.Context, __: click.Parameter, text: str) -> int | None:

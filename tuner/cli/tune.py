@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.budget import GRACE_S, TIME_BUDGET_S
 from tuner.candidates import native_chunk_size
 from tuner.cli.options import FINDING, database_option, print_json
 from tuner.cli.progress import race_progress
@@ -22,7 +23,7 @@ from tuner.cli.tables import (
 from tuner.cli.work import asked, opened, work_options
 from tuner.keys import CacheKey
 from tuner.paths import cache_path
-from tuner.resolve import GRACE_S, TIME_BUDGET_S, answer_key, budget_of
+from tuner.resolve import answer_key
 
 if TYPE_CHECKING:
     from tuner.answers import Answer, Miss, Outcome, Relative
@@ -86,7 +87,7 @@ def tune(
                 file,
                 work,
                 miss=miss,
-                time_budget_s=budget_of(miss, time_budget),
+                time_budget_s=time_budget,
                 seed=seed,
                 model_file=str(what.model_file),
                 progress=progress,

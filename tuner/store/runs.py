@@ -70,7 +70,9 @@ def _run(row: Mapping[str, Any], samples: tuple[Sample, ...]) -> Run:
         occasion=row["occasion"],
         choice=Candidate(row["chosen_chunk_size"]) if row["has_choice"] else None,
         origin=row["origin"],
+        time_budget_seconds=row["time_budget_seconds"],
         pool_seconds=row["pool_seconds"],
+        message=row["message"],
         failed=tuple(Candidate(None if chunk is None else int(chunk)) for chunk in failed),
     )
 
