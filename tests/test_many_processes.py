@@ -228,6 +228,46 @@ assert set(load_cache(database)) == {"before", "child", "parent"}
 """
 
 
+FORKING_AMID_LOOKUPS = """
+import os, signal, sys, threading
+from pathlib import Path
+from tuner import store_cache
+from tuner.store.sqlite import query, query_again
+database, looks = Path(sys.argv[1]), {"query": query, "query_again": query_again}[sys.argv[2]]
+store_cache(database, "key", {"chunk_size": 1})
+done = threading.Event()
+def look_on():
+    while not done.is_set():
+        looks(database, "SELECT count(*) FROM verdict")
+threads = [threading.Thread(target=look_on) for _ in range(3)]
+for thread in threads:
+    thread.start()
+for _ in range(40):
+    child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        os._exit(0 if looks(database, "SELECT count(*) FROM verdict") == [(1,)] else 1)
+    if os.waitpid(child, 0)[1] != 0:
+        print("a child did not come back", flush=True)
+        break
+done.set()
+"""
+
+
+@pytest.mark.parametrize("looks", ["query", "query_again"])
+def test_a_child_forked_while_other_threads_look_up_can_look_up_itself(
+    database: Path, looks: str
+) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", FORKING_AMID_LOOKUPS, str(database), looks],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        check=False,
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
 def test_after_a_fork_both_processes_go_on_and_the_child_holds_no_lock(database: Path) -> None:
     parent = subprocess.Popen(
         [sys.executable, "-W", "ignore::DeprecationWarning", "-c", FORKING, str(database)],

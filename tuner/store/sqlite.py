@@ -32,6 +32,53 @@ LEFT_BY_A_CRASH = ("SQLITE_READONLY_ROLLBACK", "SQLITE_READONLY_RECOVERY")
 and a connection that may only read cannot do that."""
 
 
+class _AtWork:
+    """Around SQLite's work for a look-up, so that no fork falls into it.
+
+    SQLite's own locks, that of its memory say, are the process's; one that a thread holds while
+    another forks is never let go of in the child, whose first statement would wait for ever.
+    """
+
+    LONGEST_WAIT_S = 1.0
+    """A look-up lasts microseconds, but for one that waits for a held file, or that the signal
+    interrupted whose handler forks."""
+
+    def __init__(self) -> None:
+        self.after_fork_in_child()
+
+    def __enter__(self) -> None:
+        with self._changed:
+            if self._forks:
+                self._changed.wait_for(lambda: not self._forks, self.LONGEST_WAIT_S)
+            self._at_work += 1
+
+    def __exit__(self, *_: object) -> None:
+        with self._changed:
+            self._at_work -= 1
+            if self._forks:
+                self._changed.notify_all()
+
+    def before_fork(self) -> None:
+        """Let nobody begin, and wait until nobody is at work."""
+        self._changed.acquire()
+        self._forks += 1
+        self._changed.wait_for(lambda: self._at_work <= 0, self.LONGEST_WAIT_S)
+
+    def after_fork_in_parent(self) -> None:
+        """Let the others go on."""
+        self._forks -= 1
+        self._changed.notify_all()
+        self._changed.release()
+
+    def after_fork_in_child(self) -> None:
+        """Begin anew: the other threads are not here."""
+        self._changed = threading.Condition()
+        self._at_work = self._forks = 0
+
+
+_at_work = _AtWork()
+
+
 def query(
     database: str | PathLike[str], statement: str, parameters: Parameters = ()
 ) -> list[tuple[Any, ...]]:
@@ -64,7 +111,7 @@ def scribbled(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
 def _rows(
     database: str | PathLike[str], mode: str, statement: str, parameters: Parameters
 ) -> list[tuple[Any, ...]]:
-    with closing(_open(database, mode, READ_BUSY_SECONDS)) as connection:
+    with _at_work, closing(_open(database, mode, READ_BUSY_SECONDS)) as connection:
         return connection.execute(statement, parameters).fetchall()
 
 
@@ -95,17 +142,22 @@ class _KeptReader:
         try:
             stat = os.stat(database)
             file = (os.path.abspath(os.fspath(database)), stat.st_dev, stat.st_ino)
-            if self._connection is None or file != self._file:
-                self._close()
-                self._connection = _open(database, "ro", READ_BUSY_SECONDS, any_thread=True)
-                self._file = file
-            try:
-                return self._connection.execute(statement, parameters).fetchall()
-            except BaseException:
-                self._close()
-                raise
+            with _at_work:
+                return self._connection_to(database, file).execute(statement, parameters).fetchall()
+        except BaseException:
+            self._close()
+            raise
         finally:
             turn.release()
+
+    def _connection_to(
+        self, database: str | PathLike[str], file: tuple[str, int, int]
+    ) -> sqlite3.Connection:
+        if self._connection is None or file != self._file:
+            self._close()
+            self._connection = _open(database, "ro", READ_BUSY_SECONDS, any_thread=True)
+            self._file = file
+        return self._connection
 
     def close(self) -> None:
         """Let go of the file."""
@@ -127,6 +179,11 @@ class _KeptReader:
 _kept_reader = _KeptReader()
 CAN_FORK = hasattr(os, "register_at_fork")
 if CAN_FORK:
+    os.register_at_fork(
+        before=_at_work.before_fork,
+        after_in_parent=_at_work.after_fork_in_parent,
+        after_in_child=_at_work.after_fork_in_child,
+    )
     os.register_at_fork(after_in_child=_kept_reader.leave_to_parent)
     atexit.register(_kept_reader.close)
 
