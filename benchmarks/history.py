@@ -184,17 +184,30 @@ def _far(problem: Problem) -> int | None:
     return None if far == native else far
 
 
-def _confirming(choice: int | None) -> dict[str, Any]:
-    return {"prior": [None]} if choice is None else {"confirm": choice}
+def _gain(problem: Problem) -> float:
+    """What the best gains over the default, as a share of the default's time."""
+    costs = problem.pool().costs
+    return 1.0 - costs[_best(problem)] / costs[None]
+
+
+def _likely(problem: Problem, choice: int | None) -> dict[str, Any]:
+    """A relative's winner: what the best gains here, it gained there, so also a misleading one."""
+    return {"prior": [choice], "prior_gain": _gain(problem)}
+
+
+def _confirming(problem: Problem, choice: int | None) -> dict[str, Any]:
+    if choice is None:
+        return {"prior": [None]}
+    return {"confirm": choice, "prior_gain": _gain(problem)}
 
 
 RELATIVES: dict[str, Callable[[Problem], dict[str, Any]]] = {
     "none": lambda _p: {},
-    "good": lambda p: {"prior": [_best(p)]},
-    "misleading": lambda p: {"prior": [_far(p)]},
+    "good": lambda p: _likely(p, _best(p)),
+    "misleading": lambda p: _likely(p, _far(p)),
     "kept its default, wrongly or not": lambda _p: {"prior": [None]},
-    "good, to confirm": lambda p: _confirming(_best(p)),
-    "misleading, to confirm": lambda p: _confirming(_far(p)),
+    "good, to confirm": lambda p: _confirming(p, _best(p)),
+    "misleading, to confirm": lambda p: _confirming(p, _far(p)),
 }
 
 

@@ -332,7 +332,7 @@ def test_a_misleading_relative_does_not_decide(database: Path) -> None:
     assert ask(pool, database, time_budget_s=10.0, bench_nsteps=5) == FAST
 
 
-def test_a_row_from_before_a_field_was_known_is_confirmed_by_a_short_duel(database: Path) -> None:
+def from_before_a_field_was_known(database: Path) -> None:
     ask(NoisyPool(noise=0.005), database, time_budget_s=10.0)
     # As a file of revision 0001 has it: the device's first three facts, under their key.
     execute(
@@ -343,6 +343,10 @@ def test_a_row_from_before_a_field_was_known_is_confirmed_by_a_short_duel(databa
     execute(database, "PRAGMA foreign_keys = OFF")
     execute(database, "UPDATE tuning_key SET digest = 'k1_old'")
     execute(database, "UPDATE verdict SET key_digest = 'k1_old'")
+
+
+def test_a_row_from_before_a_field_was_known_is_confirmed_by_a_short_duel(database: Path) -> None:
+    from_before_a_field_was_known(database)
     pool = NoisyPool(seed=1, noise=0.005)
     assert ask(pool, database, time_budget_s=10.0) == FAST
     timed = [chunk for chunk in pool.chunks if chunk is not None]
@@ -352,6 +356,14 @@ def test_a_row_from_before_a_field_was_known_is_confirmed_by_a_short_duel(databa
     assert (run["occasion"], run["near_key"]) == ("adopted", "k1_old")
     assert load_cache(database)["k1_old"]["chunk_size"] == FAST
     assert check(database) == []
+
+
+def test_an_old_winner_that_gains_much_less_than_it_did_is_not_adopted(database: Path) -> None:
+    from_before_a_field_was_known(database)
+    execute(database, "UPDATE verdict SET gain = 0.9, gain_low = 0.8, gain_high = 0.95")
+    pool = NoisyPool(seed=1, noise=0.005)
+    assert ask(pool, database, time_budget_s=10.0) == FAST
+    assert len(set(pool.chunks)) > 2
 
 
 def test_an_old_winner_that_is_none_any_more_is_not_adopted(database: Path) -> None:

@@ -62,6 +62,8 @@ class Relative(NamedTuple):
     key: str
     chunk_size: int | None
     """Its winner; None is the native default."""
+    gain: float | None
+    """What that gained over the default there, as a share of the default's time."""
     num_envs: int
     nthread: int
     differences: tuple[Difference, ...]

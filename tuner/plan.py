@@ -12,7 +12,7 @@ when too little is left to hope for.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -36,12 +36,14 @@ EXPLORE_BLOCK = 3
 """Hopeful candidates in a later block, beside the leader."""
 HOPE = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
-LIKELY_HOPE = 0.03
-"""The same while the leader is one that history called a likely winner."""
+LIKELY_HOPE = 0.05
+"""The same while the leader is one that history called a likely winner, and it may be right."""
 DUEL_HOPE = 0.002
 """A duel goes on while the leader is expected to gain this much more than is worth it."""
-LIKELY_DUEL_HOPE = 0.0065
+LIKELY_DUEL_HOPE = 0.0085
 """The same for a likely winner: a gain too small to be proven fast is left alone."""
+DENIED = 0.5
+"""A likely winner that probably gains less than this share of what it gained there is none here."""
 DUEL_PAIRS = 60
 """A duel undecided after so many pairs is given up."""
 MANY_TIMINGS = 100
@@ -73,6 +75,8 @@ class Field:
     work: Work
     likely: tuple[Candidate, ...] = ()
     """Likely winners, from a relative's history; the native default may be among them."""
+    likely_gain: float | None = None
+    """What the first of them gained there over the default, as a share of the default's time."""
     confirm: Candidate | None = None
     """An old winner, to be confirmed before anything else is looked at."""
     earlier: tuple[Report, ...] = ()
@@ -121,15 +125,24 @@ def next_block(
     if evidence is not None and not field.candidates:
         return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     timed = 0 if evidence is None else sum(count > 0 for count in evidence.counts)
-    if field.confirm and timed <= 2 and len(field.candidates) > 1:
+    winner = next((c for c in field.likely if c in field.candidates), None)
+    if winner and evidence is None:
+        # What history says is tried first, and in a way that can prove it.
+        return Outlook(_duel_block(winner, 0), len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
+    denied = winner and evidence and _is_denied(winner, field.likely_gain, evidence)
+    only_it = bool(winner) and timed == 2 and len(field.candidates) > 1
+    if field.confirm and evidence and only_it and not denied:
         outlook = _confirming(field.confirm, evidence, everyone)
         if outlook:
             return outlook
-        timed = 0  # the winner of old is no more than likely
-    if evidence is None or timed < 2:
+    if evidence is None or timed < 2 or only_it:
         first = _first_block(field, timings_left)
+        if only_it:
+            first.remove(NATIVE_DEFAULT)  # it was timed beside the winner, who is in the block
         order = tuple(first[k] for k in rng.permutation(len(first)))
         return Outlook(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
+    # From here on who is likely is believed to win; that the default was kept says less.
+    field = replace(field, likely=(winner,) if winner and not denied else ())
     hopes = _Hopes.of(evidence, everyone, field.likely)
     if len(usable) >= MOST_SAMPLES:
         block, cut_short = STOP, False
@@ -180,12 +193,19 @@ def _evidence(
     return evidence, _Own.of(len(usable), pairs)
 
 
+def _is_denied(winner: Candidate, gain: float | None, evidence: Evidence) -> bool:
+    """Tell whether a likely winner probably gains much less here than where it won."""
+    if gain is None or not 0 < gain < 1:
+        return False
+    k = evidence.candidates.index(winner)
+    doubt = math.sqrt(max(float(evidence.fit.covariance[k, k]), 0.0))
+    return float(evidence.fit.mean[k]) - doubt > DENIED * math.log1p(-gain)
+
+
 def _confirming(
-    winner: Candidate, evidence: Evidence | None, everyone: tuple[Candidate, ...]
+    winner: Candidate, evidence: Evidence, everyone: tuple[Candidate, ...]
 ) -> Outlook | None:
     """A short duel of an old winner, to stop if it is proven; None if it has not come true."""
-    if evidence is None:
-        return Outlook(_duel_block(winner, 0), len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     duel, hopes = evidence.duels.get(winner, NO_DUEL), _Hopes.of(evidence, everyone)
     if duel.proven:
         block = STOP
@@ -338,7 +358,7 @@ class _Hopes:
         mean, variance = evidence.fit.mean.tolist(), evidence.fit.covariance.diagonal().tolist()
         lead = min((k for k in place if evidence.counts[k]), key=mean.__getitem__)
         covariance = evidence.fit.covariance
-        for k in (index[c] for c in likely if c in everyone and c != NATIVE_DEFAULT):
+        for k in (index[c] for c in likely):
             # An old winner is believed until the timings speak against it: it has its duel yet.
             doubt = math.sqrt(max(variance[k] + variance[lead] - 2 * covariance[lead, k], 0.0))
             if evidence.counts[k] and mean[k] - mean[lead] <= doubt:

@@ -69,6 +69,7 @@ def race_chunk_sizes(
     seed: int | None = None,
     prior: Sequence[int | None] | None = None,
     confirm: int | None = None,
+    prior_gain: float | None = None,
     earlier: Iterable[Run | Trial] = (),
     nthread: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -94,6 +95,9 @@ def race_chunk_sizes(
         prior: likely winners, from a relative's history; None if the relative kept its default.
         confirm: the winner of an earlier version of the same work, which a duel of sixteen timings
             at most may confirm; if it does, the race is over, and if not, it was a likely winner.
+        prior_gain: what the winner to confirm, or else the first likely one, gained there, as a
+            share of the default's time; None if unknown. One that probably gains less than half
+            of that here is believed no longer.
         earlier: runs of the same work, which the race goes on from. Its samples and its verdict
             are its own; what all runs say together, `history.judge_runs` knows.
         nthread: threads of the pool; `pool.nthread` if None.
@@ -121,6 +125,7 @@ def race_chunk_sizes(
         candidates=tuple(Candidate(c) for c in sorted(set(chunks) - out)),
         work=work,
         likely=tuple(Candidate(None if c == work.native_chunk else c) for c in likely),
+        likely_gain=prior_gain,
         confirm=Candidate(confirm) if confirm in set(chunks) - out else None,
         earlier=tuple(r for r in reports if r is not None),
     )

@@ -223,7 +223,8 @@ class _History:
         if scaled is None:
             return {"prior": [None]}
         winner = min(chunks, key=lambda chunk: (abs(math.log(chunk / scaled)), chunk))
-        return {"confirm": winner} if self.occasion == "adopted" else {"prior": [winner]}
+        likely = {"confirm": winner} if self.occasion == "adopted" else {"prior": [winner]}
+        return likely | {"prior_gain": self.near.gain}
 
 
 def _history(file: Path, key: CacheKey, here: Stack, miss: Miss) -> _History:

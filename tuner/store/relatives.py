@@ -68,7 +68,7 @@ NEAREST = f"""
     SELECT tuning_key.digest, {DISTANCE} AS distance, {", ".join(COLUMNS.values())},
            model.other_facts AS other_model_facts, device.other_facts AS other_device_facts,
            verdict.mujoco_version, verdict.pool, verdict.pool_version, verdict.method,
-           verdict.chunk_size
+           verdict.chunk_size, verdict.gain
     FROM tuning_key
     JOIN model ON model.model_id = tuning_key.model_id
     JOIN device ON device.device_id = tuning_key.device_id
@@ -105,6 +105,7 @@ def _relative(
     return Relative(
         key=row["digest"],
         chunk_size=row["chunk_size"],
+        gain=row["gain"],
         num_envs=row["num_envs"],
         nthread=row["nthread"],
         differences=tuple(differences(known, row)),
