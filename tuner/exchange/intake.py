@@ -30,6 +30,8 @@ from tuner.exchange.rows import (
     FORMAT,
     RowError,
     arrival_of,
+    check_facts,
+    check_lengths,
     sample_of,
     samples_claimed,
     shown,
@@ -229,7 +231,9 @@ def _read(file: Path, progress: Progress, done: Imported) -> Iterator[Arrival | 
 def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[Arrival | Problem]:
     """Tell by its content what a file is, and read it."""
     head = stream.read(HEAD_BYTES)
-    stream.seek(0)
+    mark = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+    head = head[mark:]
+    stream.seek(mark)
     if head.startswith(b"SQLite format 3\0"):
         with foreign_shelf(file) as shelf:
             yield from _of_shelf(shelf)
@@ -253,6 +257,8 @@ def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[
         )
 
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some editors write it before any text."""
 FORMAT_NAME = b"tuning_key"
 """A column that our CSV has, wherever it stands."""
 T4_BEGINS = re.compile(rb'^\s*\{\s*"schema_version"\s*:\s*"')
@@ -283,8 +289,13 @@ def _assembled(read: Read) -> Iterator[Arrival | Problem]:
             uid = found.facts.get("run_uid")
             if type(uid) is not str:
                 raise RowError(f"run_uid is {shown(uid)}: a text is expected")
-            rows = waiting.setdefault(uid, found)
-            if rows is found:
+            if uid not in waiting and len(found.samples) >= whole:
+                yield arrival_of(found.facts, found.samples, found.place)
+                continue
+            rows = waiting.get(uid)
+            if rows is None:
+                check_facts(found.facts)  # what waits is weighed, and only a text can be
+                rows = waiting[uid] = found
                 room -= _weight(found.facts, found.samples)
             elif rows.facts != found.facts:
                 raise RowError(f"of run {shown(uid)} it says otherwise than line {rows.place}")
@@ -346,8 +357,9 @@ def _of_cache(stream: BinaryIO, moment: datetime) -> Iterator[Arrival | Problem]
             run = stated_run(digest, value, moment, STATED)
             content = canonical_json({"key": digest, "value": value})
             uid = blake2b(content.encode(), digest_size=16).hexdigest()
-            run = replace(run, uid=uid)
-            yield Arrival(digest, run_values(run), sample_rows(run.samples), line)
-        except (ValueError, RecursionError, OverflowError) as error:
+            values = run_values(replace(run, uid=uid))
+            check_lengths(values)
+            yield Arrival(digest, values, sample_rows(run.samples), line)
+        except (ValueError, RecursionError, OverflowError, RowError) as error:
             reason = " ".join(str(error)[:300].split())
             yield Problem(line, f"{shown(digest)}: {reason}")

@@ -50,9 +50,9 @@ def foreign_shelf(file: Path) -> Iterator[Shelf]:
                 _upgrade(file, copy)
             with closing(open_untrusted(copy)) as connection:
                 yield Shelf(connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             raise DatabaseError(
-                f"cannot read the database {file}: {error}; it is left as it is: "
+                f"cannot read the database {file}: {_in_words(error)}; it is left as it is: "
                 f"`tuner db check --database {file}` looks closer"
             ) from error
         except OSError as error:
@@ -72,8 +72,12 @@ def read_foreign_run(
     """
     try:
         return shelf.run(run_id), shelf.samples(run_id, most)
-    except sqlite3.Error as error:
-        raise DatabaseError(f"run {run_id} cannot be read: {error}") from error
+    except (sqlite3.Error, MemoryError) as error:
+        raise DatabaseError(f"run {run_id} cannot be read: {_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) or "it takes more memory than a file of others is given"
 
 
 def _copy(file: Path, copy: Path) -> None:

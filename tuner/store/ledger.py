@@ -226,7 +226,7 @@ def _find_or_insert(
 def run_values(run: Run) -> dict[str, Any]:
     """Give a run as its row holds it, but for the numbers that a database gives out."""
     around = run.circumstances
-    return {
+    values = {
         "uid": run.uid,
         "state": run.state,
         "plan": run.plan,
@@ -254,11 +254,12 @@ def run_values(run: Run) -> dict[str, Any]:
         "failed_chunk_sizes": _chunk_sizes(run.failed),
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
+    return _storable(values)
 
 
 def insert_run(connection: sa.Connection, key_id: int, values: Mapping[str, Any]) -> int:
     """Add a run's row; its number."""
-    result = connection.execute(INSERT_RUN, _storable({"key_id": key_id, **values}))
+    result = connection.execute(INSERT_RUN, {"key_id": key_id, **values})
     return int(result.scalar_one())
 
 
