@@ -624,7 +624,10 @@ def test_a_journal_that_names_other_files_deletes_nothing(database: Path, tmp_pa
     assert journal.exists()
 
 
-def test_a_database_that_asks_for_memory_does_not_get_it(database: Path, tmp_path: Path) -> None:
+def test_a_database_that_asks_for_memory_does_not_get_it(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MOST_TOLD", 1000)
     file = Path(shutil.copy(GOLDEN, tmp_path / "foreign.db"))
     with closing(sqlite3.connect(file)) as connection:
         columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(run)")]
@@ -638,6 +641,7 @@ def test_a_database_that_asks_for_memory_does_not_get_it(database: Path, tmp_pat
         connection.execute("PRAGMA default_cache_size = 10000000")
     (found,) = taken_in(database, file)
     assert (found.new_runs, found.rejected, found.error) == (7, 320, None)
+    assert all("characters" in reason for _, reason in found.rejections)
 
 
 def test_memory_that_runs_out_on_a_database_is_its_error(
