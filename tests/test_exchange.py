@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -252,6 +253,40 @@ def test_an_anonymous_export_names_no_host_and_no_file(database: Path, form: For
         file = exported(database, form, anonymous=True)
         assert taken_in(other, file)[0].new_runs == 1
         assert taken_in(database, file)[0].known_runs == 1
+
+
+def test_a_database_export_holds_nothing_that_others_added(filled: Path, tmp_path: Path) -> None:
+    _execute(
+        filled,
+        f"CREATE TABLE notes (text DEFAULT '{SECRET}')",
+        "INSERT INTO notes DEFAULT VALUES",
+        f"CREATE VIEW remark AS SELECT '{SECRET}'",
+        f"CREATE INDEX by_host ON run (hostname) WHERE hostname <> '{SECRET}'",
+        f"CREATE TRIGGER log AFTER UPDATE ON run BEGIN INSERT INTO notes VALUES ('{SECRET}'); END",
+        "DROP VIEW run_history",
+        f"CREATE VIEW run_history AS SELECT '{SECRET}'",
+        "CREATE TABLE counted (number INTEGER PRIMARY KEY AUTOINCREMENT)",
+        "ANALYZE",
+    )
+    for anonymous in (False, True):
+        file = exported(filled, "sqlite", anonymous=anonymous)
+        assert SECRET.encode() not in file.read_bytes()
+        assert check(file) == []
+        assert (export(file) == export(filled)) is not anonymous
+
+
+def test_in_an_anonymous_database_what_is_foreign_stays_foreign(
+    filled: Path, database: Path, tmp_path: Path
+) -> None:
+    taken_in(database, exported(filled, "jsonl"))
+    measured("ours", a_key(), database, 3)
+    anonymous = exported(database, "sqlite", anonymous=True)
+    assert b"there-export" not in anonymous.read_bytes()
+    for row in export(anonymous, what="runs"):
+        assert (row["origin"] is None) == (row["run_uid"] == "ours")
+    before = rows_of(anonymous)
+    recompute(anonymous, judge_runs)
+    assert rows_of(anonymous) == before
 
 
 SELECTIONS: list[tuple[Selection, Callable[[dict[str, Any]], bool]]] = [
@@ -572,6 +607,8 @@ def test_the_commands(filled: Path, database: Path, tmp_path: Path) -> None:
         (("export", "--num-envs", "0"), 2, "num-envs"),
         (("export", "-o", "HERE/no/such/folder.csv"), 1, "no folder"),
         (("export", "-o", "HERE"), 1, "not a file"),
+        (("export", "-o", ""), 1, "not a file"),
+        (("export", "-o", f"HERE/{'x' * 256}"), 1, "too long"),
         (("export", "-o", "/dev/null"), 1, "not a file"),
         (("export", "-o", "DATABASE"), 1, "the database itself"),
         (("import",), 2, "FILE"),
@@ -605,6 +642,55 @@ def test_an_export_that_fails_leaves_what_was_there(filled: Path, tmp_path: Path
         write_file(filled, target, "csv", judge_runs, progress=stop)
     assert target.read_text() == "what was there"
     assert sorted(tmp_path.iterdir()) == sorted([filled, target])
+
+
+def test_a_name_as_long_as_names_may_be_does_for_an_export(filled: Path) -> None:
+    for form, name in (("csv", "x" * 255), ("sqlite", "\u6570" * 85)):
+        write_file(filled, filled.with_name(name), form, judge_runs)  # type: ignore[arg-type]
+    assert export(filled.with_name(name)) == export(filled)
+
+
+STOPPED = """
+import os, signal, sys
+from tuner.cli import main
+from tuner.exchange import export, intake
+from tuner.store import backup
+def stop(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+export.write_rows = intake.upgrade = backup._synchronise = stop
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("export", "-o", "out.csv"), ("db", "backup", "out.db"), ("import", "--strict", "foreign.db")],
+)
+def test_a_command_that_is_told_to_end_leaves_nothing_behind(
+    filled: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    shutil.copy(FOLDER / f"{REVISION}.db", tmp_path / "foreign.db")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = sorted(tmp_path.iterdir())
+    told = subprocess.run(
+        [sys.executable, "-c", STOPPED, *words, "--database", str(filled)],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (128 + 15, "", "")
+    assert sorted(tmp_path.iterdir()) == before
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_stdout_that_is_closed_is_one_clear_line(filled: Path) -> None:
+    command = f"{sys.executable} -m tuner export --database {filled} >&-"
+    told = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr.count("\n")) == (1, 1)
+    assert "-o FILE" in told.stderr
 
 
 def test_a_reader_that_has_seen_enough_ends_the_export_quietly(filled: Path) -> None:
