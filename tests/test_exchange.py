@@ -29,6 +29,7 @@ from tests.test_golden import RELEASED, rows_of
 from tuner import load_cache, store_cache
 from tuner.answers import Answer
 from tuner.errors import ArgumentError
+from tuner.exchange import intake
 from tuner.exchange.export import EVERYTHING, Format, What, write_file, write_rows
 from tuner.exchange.intake import Imported, import_files
 from tuner.exchange.rows import COLUMNS, FORMAT
@@ -424,6 +425,75 @@ def test_order_does_not_matter_and_machines_that_met_before_make_no_twins(tmp_pa
         assert sum(file.rejected for file in found) == 0
         ends.append((but_for_the_way(export(end)), load_cache(end)))
     assert ends[0] == ends[1] == ends[2]
+
+
+@pytest.mark.parametrize("batch", [1, 20_000])
+def test_a_keys_verdicts_are_made_once_an_import(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(intake, "BATCH_SAMPLES", batch)
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    for number in range(6):
+        for key in (a_key(), a_key(nthread=2)):
+            measured(f"{key} {number}", key, one if number % 2 else two, number + 1)
+    file = exported(one, "jsonl")
+    runs: dict[str, list[str]] = {}
+    for line in file.read_text().splitlines(keepends=True):
+        runs.setdefault(json.loads(line)["run_uid"], []).append(line)
+    turns = sorted(runs, key=lambda uid: uid[-1])  # the keys by turns
+    file.write_text("".join(line for uid in turns for line in runs[uid]))
+    judged: list[list[str]] = []
+
+    def judge(runs: Sequence[Run], *, num_envs: int | None, nthread: int | None) -> Verdict:
+        judged.append([run.uid for run in runs])
+        return judge_runs(runs, num_envs=num_envs, nthread=nthread)
+
+    _, found = import_files(database, [file, two, file], judge)
+    assert [(f.new_runs, f.known_runs, f.keys) for f in found] == [(6, 0, 2), (6, 0, 2), (0, 6, 0)]
+    assert [len(uids) for uids in judged] == [6, 6]
+    import_files(database, [file, two], judge)
+    assert len(judged) == 2
+
+
+def test_what_no_pool_of_the_key_could_take_counts_in_no_order(
+    filled: Path, database: Path, tmp_path: Path
+) -> None:
+    cache, later = tmp_path / "cache.json", tmp_path / "later.json"
+    cache.write_text(json.dumps({a_key(): {"chunk_size": 9, "per_candidate_ms": {"5000": 1.0}}}))
+    later.write_text(json.dumps({a_key(): {"chunk_size": 5000}}))
+    files = [cache, exported(filled, "jsonl"), later]
+    ends = []
+    for number, order in enumerate(((0, 1, 2), (1, 2, 0), (2, 0, 1))):
+        end = tmp_path / f"{number}.db"
+        for turn in order:
+            taken_in(end, files[turn])
+        together = tmp_path / f"{number}-together.db"
+        taken_in(together, *(files[turn] for turn in order))
+        for there in (end, together):
+            assert check(there) == []
+            ends.append((but_for_the_way(export(there)), load_cache(there)))
+    assert all(end == ends[0] for end in ends)
+    assert ends[0][1][a_key()]["chunk_size"] == 4
+
+
+def test_a_run_that_is_there_teaches_the_facts_of_its_key(database: Path, tmp_path: Path) -> None:
+    digest = str(a_key())
+    poor, rich = tmp_path / "poor.db", tmp_path / "rich.db"
+    measured("one", digest, poor)  # type: ignore[arg-type]
+    taken_in(rich, poor)
+    measured("two", a_key(), rich, 2)
+    first = exported(rich, "jsonl", selection=Selection(until="2026-01-31"))
+    lines = [line for line in first.read_text().splitlines(keepends=True) if '"one"' in line]
+    assert lines
+    first.write_text("".join(lines))
+    taken_in(poor, first)
+    taken_in(database, first, poor)
+    assert {row["num_envs"] for row in export(poor)} == {1024}
+    assert export(poor, what="verdicts") != []
+    before = rows_of(poor)
+    assert taken_in(poor, first)[0].known_runs == 1
+    recompute(poor, judge_runs)
+    assert rows_of(poor) == before
 
 
 def test_an_imported_twin_is_a_hit_and_stays_foreign(filled: Path, database: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tests.test_bad_files import _execute
 from tests.test_cli import tuner
 from tests.test_exchange import export, is_empty, taken_in
 from tuner import store_cache
-from tuner.errors import TunerError
+from tuner.errors import DatabaseError, TunerError
 from tuner.exchange import intake, readers
 from tuner.exchange.readers import (
     Problem,
@@ -37,9 +38,12 @@ from tuner.exchange.readers import (
     read_json_lines,
 )
 from tuner.exchange.rows import COLUMNS, FACTS, RowError, arrival_of, sample_of
+from tuner.exchange.spool import Spool
 from tuner.exchange.writers import CsvWriter, JsonLinesWriter
 from tuner.history import judge_runs
 from tuner.keys import CacheKey
+from tuner.records import Candidate, Run, Verdict
+from tuner.store import importing
 from tuner.store.check import check
 from tuner.store.exporting import RUN_COLUMNS, SAMPLE_COLUMNS, Shelf
 from tuner.store.importing import MOST_CANDIDATES, take_in
@@ -190,7 +194,7 @@ def test_what_the_parser_lets_through_the_schema_takes(
         return
     file = tmp_path_factory.mktemp("taken") / "tuning.db"
     upgrade(file)
-    (fate,) = take_in(file, [arrival], judge_runs)
+    ((fate,),) = take_in(file, [[arrival]], judge_runs)
     assert fate.kind == "new", fate
     (row,) = export(file, what="runs")
     for name, column in RUN_COLUMNS.items():
@@ -821,6 +825,50 @@ def test_a_key_of_too_many_candidates_is_not_taken_in(
     (found,) = taken_in(database, file)
     assert (found.new_runs, found.rejected) == (0, 1)
     assert "candidates" in found.rejections[0][1]
+    assert is_empty(database)
+
+
+def test_what_is_too_much_for_a_verdict_is_told_before_one_is_made(
+    good: list[dict[str, Any]],
+    database: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = one_run(good)[0] | {"samples": 1, "sample_order": 0}
+    judged: list[int] = []
+
+    def judge(runs: Sequence[Run], **_: Any) -> Verdict:
+        judged.append(len(runs))
+        return Verdict(Candidate(4), True, None, 0.1, 0.05, 0.15)
+
+    file = tmp_path / "many.jsonl"
+    count = MOST_CANDIDATES + 50
+    file.write_bytes(
+        lines([row | {"run_uid": f"{n}", "chunk_size": n % count + 1} for n in range(count)])
+    )
+    _, (found,) = intake.import_files(database, [file], judge)
+    assert (found.new_runs, found.rejected) == (MOST_CANDIDATES, 50)
+    assert "candidates" in found.rejections[0][1]
+    monkeypatch.setattr(importing, "MOST_WORK", MOST_CANDIDATES**2 * (MOST_CANDIDATES + 7))
+    file.write_bytes(lines([row | {"run_uid": f"more {n}", "chunk_size": 1} for n in range(9)]))
+    _, (found,) = intake.import_files(database, [file], judge)
+    assert (found.new_runs, found.rejected) == (7, 2)
+    assert "runs" in found.rejections[0][1]
+    assert judged == [MOST_CANDIDATES, MOST_CANDIDATES + 7]
+
+
+def test_without_room_for_what_was_read_nothing_is_taken_in(
+    good: list[dict[str, Any]], database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "good.jsonl"
+    file.write_bytes(lines(good))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Spool, "add", full)
+    with pytest.raises(DatabaseError, match="TMPDIR"):
+        taken_in(database, file)
     assert is_empty(database)
 
 
