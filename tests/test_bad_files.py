@@ -19,6 +19,7 @@ from tuner.store.check import check
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
 from tuner.store.repair import repair
+from tuner.store.upkeep import pin, unpin
 
 
 def fill(database: Path, keys: int = 40) -> None:
@@ -65,6 +66,16 @@ def table_missing(database: Path) -> None:
 def column_missing(database: Path) -> None:
     fill(database, keys=2)
     _execute(database, "ALTER TABLE verdict DROP COLUMN per_candidate_ms")
+
+
+def facts_no_json(database: Path) -> None:
+    fill(database, keys=2)
+    _execute(database, "UPDATE run SET other_facts = '{\"a\"' WHERE run_id = 1")
+
+
+def failures_no_list(database: Path) -> None:
+    fill(database, keys=2)
+    _execute(database, "UPDATE run SET failed_chunk_sizes = '[\"many\"]'")
 
 
 def something_else(database: Path) -> None:
@@ -114,7 +125,7 @@ def test_an_empty_file_is_filled(database: Path) -> None:
     assert load_cache(database)[its_key()]["chunk_size"] == answer
 
 
-@pytest.mark.parametrize("spoil", DAMAGED)
+@pytest.mark.parametrize("spoil", [*DAMAGED, facts_no_json, failures_no_list])
 def test_check_finds_the_damage_and_repair_keeps_both_the_file_and_what_it_gives(
     database: Path, spoil: Callable[[Path], None]
 ) -> None:
@@ -136,6 +147,25 @@ def test_check_finds_the_damage_and_repair_keeps_both_the_file_and_what_it_gives
     again = tuner("db", "repair", "--database", str(database))
     assert "sound" in again.stdout
     assert len(list(database.parent.iterdir())) == 2
+
+
+def test_a_pin_that_no_pool_could_take_is_found_and_can_be_taken_back(database: Path) -> None:
+    key = a_key(num_envs=64)
+
+    def by_repair() -> None:
+        assert repair(database) is not None
+
+    for take_back in (lambda: unpin(database, key), by_repair):
+        store_cache(database, key, {"chunk_size": 4})
+        pin(database, key, 8, "somebody knows better")
+        _execute(database, "UPDATE pin SET chunk_size = 65")
+        [finding] = check(database)
+        assert "65" in finding.what
+        assert "num_envs 64" in finding.what
+        assert f"tuner unpin {key}" in finding.next_step
+        take_back()
+        assert check(database) == []
+        assert load_cache(database)[key]["chunk_size"] == 4
 
 
 def test_repair_keeps_what_lies_around_the_damage(database: Path) -> None:

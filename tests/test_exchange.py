@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import os
 import random
 import shutil
 import sqlite3
@@ -28,6 +29,7 @@ from tests.test_golden import RELEASED, rows_of
 from tuner import load_cache, store_cache
 from tuner.answers import Answer
 from tuner.errors import ArgumentError
+from tuner.exchange import intake
 from tuner.exchange.export import EVERYTHING, Format, What, write_file, write_rows
 from tuner.exchange.intake import Imported, import_files
 from tuner.exchange.rows import COLUMNS, FORMAT
@@ -254,6 +256,40 @@ def test_an_anonymous_export_names_no_host_and_no_file(database: Path, form: For
         assert taken_in(database, file)[0].known_runs == 1
 
 
+def test_a_database_export_holds_nothing_that_others_added(filled: Path, tmp_path: Path) -> None:
+    _execute(
+        filled,
+        f"CREATE TABLE notes (text DEFAULT '{SECRET}')",
+        "INSERT INTO notes DEFAULT VALUES",
+        f"CREATE VIEW remark AS SELECT '{SECRET}'",
+        f"CREATE INDEX by_host ON run (hostname) WHERE hostname <> '{SECRET}'",
+        f"CREATE TRIGGER log AFTER UPDATE ON run BEGIN INSERT INTO notes VALUES ('{SECRET}'); END",
+        "DROP VIEW run_history",
+        f"CREATE VIEW run_history AS SELECT '{SECRET}'",
+        "CREATE TABLE counted (number INTEGER PRIMARY KEY AUTOINCREMENT)",
+        "ANALYZE",
+    )
+    for anonymous in (False, True):
+        file = exported(filled, "sqlite", anonymous=anonymous)
+        assert SECRET.encode() not in file.read_bytes()
+        assert check(file) == []
+        assert (export(file) == export(filled)) is not anonymous
+
+
+def test_in_an_anonymous_database_what_is_foreign_stays_foreign(
+    filled: Path, database: Path, tmp_path: Path
+) -> None:
+    taken_in(database, exported(filled, "jsonl"))
+    measured("ours", a_key(), database, 3)
+    anonymous = exported(database, "sqlite", anonymous=True)
+    assert b"there-export" not in anonymous.read_bytes()
+    for row in export(anonymous, what="runs"):
+        assert (row["origin"] is None) == (row["run_uid"] == "ours")
+    before = rows_of(anonymous)
+    recompute(anonymous, judge_runs)
+    assert rows_of(anonymous) == before
+
+
 SELECTIONS: list[tuple[Selection, Callable[[dict[str, Any]], bool]]] = [
     (EVERYTHING, lambda row: True),
     (Selection(key=a_key()[:9]), lambda row: row["tuning_key"] == a_key()),
@@ -389,6 +425,75 @@ def test_order_does_not_matter_and_machines_that_met_before_make_no_twins(tmp_pa
         assert sum(file.rejected for file in found) == 0
         ends.append((but_for_the_way(export(end)), load_cache(end)))
     assert ends[0] == ends[1] == ends[2]
+
+
+@pytest.mark.parametrize("batch", [1, 20_000])
+def test_a_keys_verdicts_are_made_once_an_import(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, batch: int
+) -> None:
+    monkeypatch.setattr(intake, "BATCH_SAMPLES", batch)
+    one, two = tmp_path / "one.db", tmp_path / "two.db"
+    for number in range(6):
+        for key in (a_key(), a_key(nthread=2)):
+            measured(f"{key} {number}", key, one if number % 2 else two, number + 1)
+    file = exported(one, "jsonl")
+    runs: dict[str, list[str]] = {}
+    for line in file.read_text().splitlines(keepends=True):
+        runs.setdefault(json.loads(line)["run_uid"], []).append(line)
+    turns = sorted(runs, key=lambda uid: uid[-1])  # the keys by turns
+    file.write_text("".join(line for uid in turns for line in runs[uid]))
+    judged: list[list[str]] = []
+
+    def judge(runs: Sequence[Run], *, num_envs: int | None, nthread: int | None) -> Verdict:
+        judged.append([run.uid for run in runs])
+        return judge_runs(runs, num_envs=num_envs, nthread=nthread)
+
+    _, found = import_files(database, [file, two, file], judge)
+    assert [(f.new_runs, f.known_runs, f.keys) for f in found] == [(6, 0, 2), (6, 0, 2), (0, 6, 0)]
+    assert [len(uids) for uids in judged] == [6, 6]
+    import_files(database, [file, two], judge)
+    assert len(judged) == 2
+
+
+def test_what_no_pool_of_the_key_could_take_counts_in_no_order(
+    filled: Path, database: Path, tmp_path: Path
+) -> None:
+    cache, later = tmp_path / "cache.json", tmp_path / "later.json"
+    cache.write_text(json.dumps({a_key(): {"chunk_size": 9, "per_candidate_ms": {"5000": 1.0}}}))
+    later.write_text(json.dumps({a_key(): {"chunk_size": 5000}}))
+    files = [cache, exported(filled, "jsonl"), later]
+    ends = []
+    for number, order in enumerate(((0, 1, 2), (1, 2, 0), (2, 0, 1))):
+        end = tmp_path / f"{number}.db"
+        for turn in order:
+            taken_in(end, files[turn])
+        together = tmp_path / f"{number}-together.db"
+        taken_in(together, *(files[turn] for turn in order))
+        for there in (end, together):
+            assert check(there) == []
+            ends.append((but_for_the_way(export(there)), load_cache(there)))
+    assert all(end == ends[0] for end in ends)
+    assert ends[0][1][a_key()]["chunk_size"] == 4
+
+
+def test_a_run_that_is_there_teaches_the_facts_of_its_key(database: Path, tmp_path: Path) -> None:
+    digest = str(a_key())
+    poor, rich = tmp_path / "poor.db", tmp_path / "rich.db"
+    measured("one", digest, poor)  # type: ignore[arg-type]
+    taken_in(rich, poor)
+    measured("two", a_key(), rich, 2)
+    first = exported(rich, "jsonl", selection=Selection(until="2026-01-31"))
+    lines = [line for line in first.read_text().splitlines(keepends=True) if '"one"' in line]
+    assert lines
+    first.write_text("".join(lines))
+    taken_in(poor, first)
+    taken_in(database, first, poor)
+    assert {row["num_envs"] for row in export(poor)} == {1024}
+    assert export(poor, what="verdicts") != []
+    before = rows_of(poor)
+    assert taken_in(poor, first)[0].known_runs == 1
+    recompute(poor, judge_runs)
+    assert rows_of(poor) == before
 
 
 def test_an_imported_twin_is_a_hit_and_stays_foreign(filled: Path, database: Path) -> None:
@@ -572,6 +677,8 @@ def test_the_commands(filled: Path, database: Path, tmp_path: Path) -> None:
         (("export", "--num-envs", "0"), 2, "num-envs"),
         (("export", "-o", "HERE/no/such/folder.csv"), 1, "no folder"),
         (("export", "-o", "HERE"), 1, "not a file"),
+        (("export", "-o", ""), 1, "not a file"),
+        (("export", "-o", f"HERE/{'x' * 256}"), 1, "too long"),
         (("export", "-o", "/dev/null"), 1, "not a file"),
         (("export", "-o", "DATABASE"), 1, "the database itself"),
         (("import",), 2, "FILE"),
@@ -605,6 +712,55 @@ def test_an_export_that_fails_leaves_what_was_there(filled: Path, tmp_path: Path
         write_file(filled, target, "csv", judge_runs, progress=stop)
     assert target.read_text() == "what was there"
     assert sorted(tmp_path.iterdir()) == sorted([filled, target])
+
+
+def test_a_name_as_long_as_names_may_be_does_for_an_export(filled: Path) -> None:
+    for form, name in (("csv", "x" * 255), ("sqlite", "\u6570" * 85)):
+        write_file(filled, filled.with_name(name), form, judge_runs)  # type: ignore[arg-type]
+    assert export(filled.with_name(name)) == export(filled)
+
+
+STOPPED = """
+import os, signal, sys
+from tuner.cli import main
+from tuner.exchange import export, intake
+from tuner.store import backup
+def stop(*_, **__):
+    os.kill(os.getpid(), signal.SIGTERM)
+export.write_rows = intake.upgrade = backup._synchronise = stop
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("export", "-o", "out.csv"), ("db", "backup", "out.db"), ("import", "--strict", "foreign.db")],
+)
+def test_a_command_that_is_told_to_end_leaves_nothing_behind(
+    filled: Path, tmp_path: Path, words: tuple[str, ...]
+) -> None:
+    shutil.copy(FOLDER / f"{REVISION}.db", tmp_path / "foreign.db")
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    before = sorted(tmp_path.iterdir())
+    told = subprocess.run(
+        [sys.executable, "-c", STOPPED, *words, "--database", str(filled)],
+        env=os.environ | {"TMPDIR": str(temporary)},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (told.returncode, told.stdout, told.stderr) == (128 + 15, "", "")
+    assert sorted(tmp_path.iterdir()) == before
+    assert list(temporary.iterdir()) == []
+
+
+def test_a_stdout_that_is_closed_is_one_clear_line(filled: Path) -> None:
+    command = f"{sys.executable} -m tuner export --database {filled} >&-"
+    told = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
+    assert (told.returncode, told.stderr.count("\n")) == (1, 1)
+    assert "-o FILE" in told.stderr
 
 
 def test_a_reader_that_has_seen_enough_ends_the_export_quietly(filled: Path) -> None:

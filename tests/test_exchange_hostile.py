@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import os
@@ -10,7 +11,7 @@ import shutil
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -27,7 +28,7 @@ from tests.test_bad_files import _execute
 from tests.test_cli import tuner
 from tests.test_exchange import export, is_empty, taken_in
 from tuner import store_cache
-from tuner.errors import TunerError
+from tuner.errors import DatabaseError, TunerError
 from tuner.exchange import intake, readers
 from tuner.exchange.readers import (
     Problem,
@@ -37,11 +38,14 @@ from tuner.exchange.readers import (
     read_json_lines,
 )
 from tuner.exchange.rows import COLUMNS, FACTS, RowError, arrival_of, sample_of
+from tuner.exchange.spool import Spool
 from tuner.exchange.writers import CsvWriter, JsonLinesWriter
 from tuner.history import judge_runs
 from tuner.keys import CacheKey
+from tuner.records import Candidate, Run, Verdict
+from tuner.store import importing
 from tuner.store.check import check
-from tuner.store.exporting import RUN_COLUMNS, SAMPLE_COLUMNS
+from tuner.store.exporting import RUN_COLUMNS, SAMPLE_COLUMNS, Shelf
 from tuner.store.importing import MOST_CANDIDATES, take_in
 from tuner.store.migrate import upgrade
 
@@ -190,7 +194,7 @@ def test_what_the_parser_lets_through_the_schema_takes(
         return
     file = tmp_path_factory.mktemp("taken") / "tuning.db"
     upgrade(file)
-    (fate,) = take_in(file, [arrival], judge_runs)
+    ((fate,),) = take_in(file, [[arrival]], judge_runs)
     assert fate.kind == "new", fate
     (row,) = export(file, what="runs")
     for name, column in RUN_COLUMNS.items():
@@ -320,6 +324,51 @@ def test_a_file_of_a_wrong_form_has_a_reason(
     reasons = [reason for _, reason in found.rejections]
     assert any(words in reason for reason in reasons), (found.error, reasons)
     assert all(len(reason) < 500 for reason in reasons)
+
+
+def test_an_entry_of_a_cache_that_is_ambiguous_or_endless_is_rejected_alone(
+    database: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "cache.json"
+    file.write_text(
+        '{"a": {"chunk_size": 1, "chunk_size": 2},\n"b": {"chunk_size": 3},\n'
+        '"c": {"chunk_size": 4, "note": [{"x": 1, "x": 2}]},\n'
+        + json.dumps({"d": {"chunk_size": 5, "note": "x" * 100_001}})[1:-1]
+        + ",\n"
+        + json.dumps({"e": {"chunk_size": 5, "model_file": "x" * 100_001}})[1:]
+    )
+    (found,) = taken_in(database, file)
+    assert (found.new_runs, found.rejected) == (1, 4)
+    assert [place for place, _ in found.rejections] == [1, 3, 4, 5]
+    assert "twice" in found.rejections[0][1]
+    assert "characters" in found.rejections[3][1]
+    assert [row["tuning_key"] for row in export(database)] == ["b"]
+
+
+def test_texts_that_no_database_holds_make_no_twins_of_a_caches_runs(
+    database: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "cache.json"
+    odd = {"model_file": "a\0b\ud800", "hostname": "\udfff", "note": "\ud800\0"}
+    file.write_text(json.dumps({"k": {"chunk_size": 3} | odd}))
+    assert taken_in(database, file)[0].new_runs == 1
+    assert taken_in(database, file)[0].known_runs == 1
+
+
+@pytest.mark.parametrize("form", ["csv", "jsonl", "cache"])
+def test_a_byte_order_mark_and_windows_line_ends_do_no_harm(
+    good: list[dict[str, Any]], database: Path, tmp_path: Path, form: str
+) -> None:
+    stream = io.BytesIO()
+    writer = CsvWriter(stream, COLUMNS) if form == "csv" else JsonLinesWriter(stream)
+    rows = one_run(good)
+    samples = [sample for row in rows if (sample := sample_of(row)) is not None]
+    writer.add({name: rows[0][name] for name in FACTS}, samples)
+    content = b'{"k":\n{"chunk_size": 3}}\n' if form == "cache" else stream.getvalue()
+    file = tmp_path / "from-elsewhere"
+    file.write_bytes(b"\xef\xbb\xbf" + content.replace(b"\n", b"\r\n"))
+    (found,) = taken_in(database, file)
+    assert (found.new_runs, found.rejected, found.error) == (1, 0, None)
 
 
 def test_a_result_file_of_t4_says_what_to_export_instead(database: Path, tmp_path: Path) -> None:
@@ -579,6 +628,42 @@ def test_a_journal_that_names_other_files_deletes_nothing(database: Path, tmp_pa
     assert journal.exists()
 
 
+def test_a_database_that_asks_for_memory_does_not_get_it(
+    database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(intake, "MOST_TOLD", 1000)
+    file = Path(shutil.copy(GOLDEN, tmp_path / "foreign.db"))
+    with closing(sqlite3.connect(file)) as connection:
+        columns = [name for _, name, *_ in connection.execute("PRAGMA table_info(run)")]
+        run = dict(zip(columns, connection.execute("SELECT * FROM run").fetchone(), strict=True))
+        for number in range(320):
+            values = run | {"run_id": 100 + number, "uid": str(number), "message": "x" * 900_000}
+            connection.execute(
+                f"INSERT INTO run ({', '.join(columns)}) VALUES (:{', :'.join(columns)})", values
+            )
+        connection.commit()
+        connection.execute("PRAGMA default_cache_size = 10000000")
+    (found,) = taken_in(database, file)
+    assert (found.new_runs, found.rejected, found.error) == (7, 320, None)
+    assert all("characters" in reason for _, reason in found.rejections)
+
+
+def test_memory_that_runs_out_on_a_database_is_its_error(
+    good: list[dict[str, Any]], database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_: object) -> None:
+        raise MemoryError
+
+    other = tmp_path / "good.jsonl"
+    other.write_bytes(lines(good))
+    for name in ("samples", "run_ids"):
+        with monkeypatch.context() as patch:
+            patch.setattr(Shelf, name, run_out)
+            spoilt, fine = taken_in(database, GOLDEN, other)
+        assert (spoilt.error or spoilt.rejections[0][1]).count("more memory") == 1
+        assert fine.new_runs + fine.known_runs == 8
+
+
 # --- memory, time
 
 
@@ -656,6 +741,21 @@ def test_a_line_without_an_end_takes_little_memory(database: Path, tmp_path: Pat
     assert megabytes < 100, told.stdout
 
 
+def test_rows_that_wait_are_looked_at_before(
+    good: list[dict[str, Any]], database: Path, tmp_path: Path
+) -> None:
+    row = one_run(good)[0] | {"hostname": [[]] * 250_000}
+    file = tmp_path / "nested.jsonl"
+    with file.open("wb") as stream:
+        for number in range(40):
+            stream.write(lines([row | {"run_uid": f"run {number}"}]))
+    command = [sys.executable, "-c", PEAK, str(database), str(file)]
+    told = subprocess.run(command, capture_output=True, text=True, check=True)
+    new, rejected, megabytes = map(int, told.stdout.split("\n")[0].split())
+    assert (new, rejected) == (0, 40)
+    assert megabytes < 150, told.stdout
+
+
 @pytest.mark.parametrize(
     "columns",
     [
@@ -689,6 +789,19 @@ def test_parquet_with_one_wrong_row_keeps_the_rest(
     assert (number + 3) in [place for place, _ in found.rejections]
 
 
+def test_parquet_whose_parts_name_different_columns_is_a_reason(
+    good: list[dict[str, Any]], database: Path, tmp_path: Path
+) -> None:
+    file = tmp_path / "spoilt.parquet"
+    pq.write_table(a_table(one_run(good)), file)
+    content = file.read_bytes()
+    for place in range(content.rindex(b"PAR1")):
+        if content.startswith(b"model_digest", place):
+            file.write_bytes(content[:place] + b"mIdel" + content[place + 5 :])
+            (found,) = taken_in(database, file)
+            assert found.new_runs or (found.rejected and not found.error)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_spoiled_parquet_is_a_reason_at_most(
     good: list[dict[str, Any]], database: Path, tmp_path: Path, seed: int
@@ -712,6 +825,50 @@ def test_a_key_of_too_many_candidates_is_not_taken_in(
     (found,) = taken_in(database, file)
     assert (found.new_runs, found.rejected) == (0, 1)
     assert "candidates" in found.rejections[0][1]
+    assert is_empty(database)
+
+
+def test_what_is_too_much_for_a_verdict_is_told_before_one_is_made(
+    good: list[dict[str, Any]],
+    database: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    row = one_run(good)[0] | {"samples": 1, "sample_order": 0}
+    judged: list[int] = []
+
+    def judge(runs: Sequence[Run], **_: Any) -> Verdict:
+        judged.append(len(runs))
+        return Verdict(Candidate(4), True, None, 0.1, 0.05, 0.15)
+
+    file = tmp_path / "many.jsonl"
+    count = MOST_CANDIDATES + 50
+    file.write_bytes(
+        lines([row | {"run_uid": f"{n}", "chunk_size": n % count + 1} for n in range(count)])
+    )
+    _, (found,) = intake.import_files(database, [file], judge)
+    assert (found.new_runs, found.rejected) == (MOST_CANDIDATES, 50)
+    assert "candidates" in found.rejections[0][1]
+    monkeypatch.setattr(importing, "MOST_WORK", MOST_CANDIDATES**2 * (MOST_CANDIDATES + 7))
+    file.write_bytes(lines([row | {"run_uid": f"more {n}", "chunk_size": 1} for n in range(9)]))
+    _, (found,) = intake.import_files(database, [file], judge)
+    assert (found.new_runs, found.rejected) == (7, 2)
+    assert "runs" in found.rejections[0][1]
+    assert judged == [MOST_CANDIDATES, MOST_CANDIDATES + 7]
+
+
+def test_without_room_for_what_was_read_nothing_is_taken_in(
+    good: list[dict[str, Any]], database: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "good.jsonl"
+    file.write_bytes(lines(good))
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Spool, "add", full)
+    with pytest.raises(DatabaseError, match="TMPDIR"):
+        taken_in(database, file)
     assert is_empty(database)
 
 

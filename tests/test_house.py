@@ -34,7 +34,7 @@ FLOORS = [
     {"store.repair", "store.upkeep", "store.exporting"},
     {"store.importing", "store.foreign"},
     {"cache", "tuning", "doctor", "study", "exchange.rows"},
-    {"plots", "exchange.writers"},
+    {"plots", "exchange.writers", "exchange.spool"},
     {"report", "exchange.readers", "exchange.export"},
     {"exchange.intake"},
     {"resolve"},

@@ -713,6 +713,44 @@ def test_a_file_system_without_second_names_and_modes_does_for_a_backup(
     assert sorted(os.listdir(filled.parent)) == ["copy.db", filled.name]
 
 
+def refuse_second_names(monkeypatch: pytest.MonkeyPatch, *, renaming: bool) -> None:
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EPERM, os.strerror(errno.EPERM))
+
+    monkeypatch.setattr(os, "link", refuse)
+    if not renaming:
+        monkeypatch.setattr(backup, "_rename_without_replacing", lambda *_: False)
+
+
+@pytest.mark.parametrize("renaming", [True, False])
+def test_without_second_names_a_backup_overwrites_nothing_that_came_meanwhile(
+    filled: Path, monkeypatch: pytest.MonkeyPatch, renaming: bool
+) -> None:
+    refuse_second_names(monkeypatch, renaming=renaming)
+    copy = filled.with_name("copy.db")
+    synchronise = backup._synchronise
+
+    def come_meanwhile(path: Path) -> None:
+        synchronise(path)
+        copy.write_text("somebody else's")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(backup, "_synchronise", come_meanwhile)
+        with pytest.raises(DatabaseError, match="there already"):
+            back_up(filled, copy)
+    assert copy.read_text() == "somebody else's"
+    copy.unlink()
+    back_up(filled, copy)
+    assert load_cache(copy) == load_cache(filled)
+    assert sorted(os.listdir(filled.parent)) == ["copy.db", filled.name]
+
+
+def test_a_name_as_long_as_names_may_be_does_for_a_backup(filled: Path) -> None:
+    for name in ("x" * 255, "\u6570" * 85):
+        back_up(filled, filled.with_name(name))
+        assert check(filled.with_name(name)) == []
+
+
 @pytest.mark.parametrize(
     "name", ["file:copy.db?mode=memory", ":memory:", "a b%3f?#.db", os.fsdecode(b"\xff\xc3\xa9")]
 )

@@ -9,7 +9,15 @@ from typing import Any
 
 import click
 
-from tuner.cli.options import FINDING, Failing, FiniteRange, database_option, existing, print_json
+from tuner.cli.options import (
+    FINDING,
+    Failing,
+    FiniteRange,
+    database_option,
+    existing,
+    print_json,
+    tidy_end,
+)
 from tuner.cli.progress import showing
 from tuner.cli.tables import Column, print_table
 from tuner.paths import cache_path
@@ -118,7 +126,8 @@ def backup(copy: Path, database: str | None) -> None:
     from tuner.store.backup import back_up
 
     file = existing(database)
-    back_up(file, copy)
+    with tidy_end():
+        back_up(file, copy)
     click.echo(f"{copy}: a copy of {file}, {copy.stat().st_size:,} bytes")
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import FAILED, FINDING, database_option, existing, print_json
+from tuner.cli.options import FAILED, FINDING, database_option, existing, print_json, tidy_end
 from tuner.cli.progress import amount_progress
 from tuner.cli.tables import Column, print_table, printable
 from tuner.paths import cache_path
@@ -110,6 +110,8 @@ def export(
     form = form or SUFFIXES.get(Path(output).suffix.lower(), "csv")
     if form in ("sqlite", "t4") and what != "samples":
         raise click.UsageError(f"--format {form} holds samples: leave --what {what} out")
+    if output == "-" and sys.stdout is None:
+        raise click.ClickException("stdout is closed: name a file with -o FILE")
     if output == "-" and (form == "sqlite" or (form == "parquet" and sys.stdout.isatty())):
         raise click.UsageError(f"{form} cannot be written to this stdout: name a file with -o FILE")
     selection = Selection(
@@ -122,7 +124,7 @@ def export(
         decided=decided,
     )
     file = existing(database)
-    with amount_progress("exporting") as progress:
+    with tidy_end(), amount_progress("exporting") as progress:
         if output == "-":
             stdout = sys.stdout.buffer
             try:
@@ -184,7 +186,7 @@ def import_(
     from tuner.exchange.intake import import_files
     from tuner.history import judge_runs
 
-    with amount_progress("importing") as progress:
+    with tidy_end(), amount_progress("importing") as progress:
         done, found = import_files(
             cache_path(database),
             files,

@@ -5,8 +5,11 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -68,6 +71,23 @@ def fail(ctx: click.Context, message: str) -> NoReturn:
     """Leave with one line on stderr, whatever is repeated in it of what is stored."""
     click.echo(printable(f"tuner: {' '.join(message.split())}"), err=True)
     ctx.exit(FAILED)
+
+
+@contextmanager
+def tidy_end() -> Iterator[None]:
+    """Let SIGTERM end what Ctrl-C would end: first, what is unfinished is removed."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # no thread but that one may set what a signal does
+        return
+
+    def end(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def database_option(command: Command) -> Command:

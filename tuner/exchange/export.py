@@ -19,6 +19,7 @@ from tuner.exchange.writers import (
     T4Writer,
     Writer,
 )
+from tuner.store.backup import NAME_KEPT
 from tuner.store.exporting import (
     KEY_COLUMNS,
     PRIVATE,
@@ -159,14 +160,10 @@ def write_file(
 @contextmanager
 def _appearing(database: Path, target: Path) -> Iterator[Path]:
     """Name a file beside the target, which takes its name once it is whole."""
-    if target.exists() and not target.is_file():
-        raise ArgumentError(f"cannot export to {target}: it is not a file; `-o -` is stdout")
-    if not target.parent.is_dir():
-        raise ArgumentError(f"cannot write {target}: there is no folder {target.parent}: make it")
-    if target.exists() and target.samefile(database):
-        raise ArgumentError(f"{target} is the database itself: name another file")
-    partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
+    # Another name each time: one that a killed export left is in nobody's way.
+    partial = target.parent / f"{target.name[:NAME_KEPT]}.partial-{os.urandom(8).hex()}"
     try:
+        _check_place(database, target)
         yield partial
         os.replace(partial, target)
     except OSError as error:
@@ -177,3 +174,12 @@ def _appearing(database: Path, target: Path) -> Iterator[Path]:
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
+
+
+def _check_place(database: Path, target: Path) -> None:
+    if target.exists() and not target.is_file():
+        raise ArgumentError(f"cannot export to {target}: it is not a file; `-o -` is stdout")
+    if not target.parent.is_dir():
+        raise ArgumentError(f"cannot write {target}: there is no folder {target.parent}: make it")
+    if target.exists() and target.samefile(database):
+        raise ArgumentError(f"{target} is the database itself: name another file")

@@ -9,8 +9,10 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from hashlib import blake2b
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -30,22 +32,25 @@ from tuner.exchange.rows import (
     FORMAT,
     RowError,
     arrival_of,
+    check_facts,
+    check_lengths,
     sample_of,
     samples_claimed,
     shown,
 )
+from tuner.exchange.spool import Spool
 from tuner.keys import canonical_json
 from tuner.store.backup import back_up
 from tuner.store.diagnosis import exists
 from tuner.store.exporting import SAMPLE_COLUMNS, Selection, Shelf
 from tuner.store.fields import storable_text
 from tuner.store.foreign import foreign_shelf, read_foreign_run
-from tuner.store.importing import MOST_SAMPLES, STATED, Arrival, take_in
+from tuner.store.importing import MOST_SAMPLES, STATED, Arrival, meet, take_in
 from tuner.store.ledger import Judge, SampleRow, check_digest, run_values, sample_rows, utc_text
 from tuner.store.migrate import upgrade
 
 BATCH_SAMPLES = 20_000
-"""After which what was read is stored; a run counts for a few more than it has."""
+"""Which are looked for in the database together; a run counts for a few more than it has."""
 MOST_WAITING = 200_000
 """Samples of runs whose other rows have not come yet."""
 MOST_TOLD = 100
@@ -57,7 +62,7 @@ HEAD_BYTES = 1 << 16
 """Of a file, by which it is told what it is."""
 
 Progress = Callable[[int, int], None]
-"""Is told how much of a file is read, and how much there is."""
+"""Is told how much is done, and how much there is to do."""
 
 
 @dataclass
@@ -109,12 +114,46 @@ def import_files(
     Raises:
         DatabaseError: if the database cannot be used.
     """
-    if strict or dry_run:
+    sizes = [_size(file) for file in files]
+    whole = max(1, sum(sizes))
+
+    def reading(number: int, done: int) -> None:
+        progress(min(whole, sum(sizes[:number]) + done), 2 * whole)
+
+    def storing(done: int, runs: int) -> None:
+        progress(whole + whole * done // runs, 2 * whole)
+
+    with _spooling(), Spool() as spool:
+        if not (strict or dry_run):
+            found = _sift(database, files, spool, reading)
+            _store(database, found, spool, judge, storing)
+            return True, found
         with _rehearsal(database) as copy:
-            tried = [import_file(copy, file, judge, progress) for file in files]
-        if dry_run or any(found.rejected or found.error for found in tried):
+            found = _sift(copy, files, spool, reading)
+            tried = deepcopy(found)
+            _store(copy, tried, spool, judge, storing)
+        if dry_run or any(file.rejected or file.error for file in tried):
             return False, tried
-    return True, [import_file(database, file, judge, progress) for file in files]
+        _store(database, found, spool, judge, storing)
+        return True, found
+
+
+def _size(file: Path) -> int:
+    try:
+        return os.stat(file).st_size
+    except (OSError, ValueError):
+        return 0
+
+
+@contextmanager
+def _spooling() -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise DatabaseError(
+            f"cannot keep what is read until it is stored: {error.strerror}; "
+            "make room, or name another folder with TMPDIR; what is stored so far is whole"
+        ) from error
 
 
 @contextmanager
@@ -146,40 +185,42 @@ def check_file(file: Path) -> os.stat_result:
     return status
 
 
-def import_file(
-    database: Path, file: Path, judge: Judge, progress: Progress = lambda _, __: None
-) -> Imported:
-    """Take in what is new in one file.
+def _sift(
+    database: Path, files: Sequence[Path], spool: Spool, progress: Callable[[int, int], None]
+) -> list[Imported]:
+    """Read files, and keep the runs that are not in the database yet."""
+    found = []
+    for number, file in enumerate(files):
+        found.append(Imported(str(file)))
+        _sift_file(database, file, found[-1], spool, number, partial(progress, number))
+    return found
 
-    Args:
-        database: As for `import_files`.
-        file: As for `import_files`.
-        judge: Says what a key's runs mean together.
-        progress: Is told now and then.
 
-    Raises:
-        DatabaseError: as `import_files`.
-    """
-    done = Imported(str(file))
-    keys: set[int] = set()
+def _sift_file(
+    database: Path,
+    file: Path,
+    done: Imported,
+    spool: Spool,
+    number: int,
+    progress: Callable[[int], None],
+) -> None:
     batch: list[Arrival] = []
     room = BATCH_SAMPLES
     wrong = 0
 
-    def store() -> None:
+    def sift() -> None:
         nonlocal wrong
-        if batch:
-            upgrade(database)
-        for arrival, fate in zip(batch, take_in(database, batch, judge), strict=True):
-            if fate.kind == "rejected":
+        if not batch:
+            return
+        upgrade(database)
+        for arrival, fate in zip(batch, meet(database, batch), strict=True):
+            if fate is not None and fate.kind == "rejected":
                 wrong += 1
                 done.reject(arrival.place, fate.reason)
                 continue
             wrong = 0
-            if fate.kind == "new":
-                done.new_runs += 1
-                done.new_samples += len(arrival.samples)
-                keys.add(hash(str(arrival.key)))
+            if fate is None:
+                spool.add(number, arrival)
             else:
                 done.known_runs += 1
         batch.clear()
@@ -195,14 +236,40 @@ def import_file(
             batch.append(found)
             room -= _weight(found.run, found.samples)
         if room <= 0:
-            store()
+            sift()
             room = BATCH_SAMPLES
         if wrong > MOST_WRONG:
             done.error = f"{file}: {wrong} rows in a row are wrong: the rest of it is not read"
             break
-    store()
-    done.keys = len(keys)
-    return done
+    sift()
+
+
+def _store(
+    database: Path,
+    found: Sequence[Imported],
+    spool: Spool,
+    judge: Judge,
+    progress: Callable[[int, int], None],
+) -> None:
+    """Store the runs that were kept, key by key."""
+    stored, runs = 0, spool.runs()
+    if runs:
+        upgrade(database)
+    for slips, fates in zip(spool.slips(), take_in(database, spool.groups(), judge), strict=True):
+        for slip, fate in zip(slips, fates, strict=True):
+            file = found[slip.file]
+            if fate.kind == "rejected":
+                file.reject(slip.place, fate.reason)
+            elif fate.kind == "new":
+                file.new_runs += 1
+                file.new_samples += slip.samples
+            else:
+                file.known_runs += 1
+        new = {slip.file for slip, fate in zip(slips, fates, strict=True) if fate.kind == "new"}
+        for number in new:
+            found[number].keys += 1
+        stored += len(slips)
+        progress(stored, runs)
 
 
 def _weight(values: Mapping[str, Any], samples: Sequence[Any]) -> int:
@@ -211,7 +278,9 @@ def _weight(values: Mapping[str, Any], samples: Sequence[Any]) -> int:
     return len(samples) + 20 + texts // 100
 
 
-def _read(file: Path, progress: Progress, done: Imported) -> Iterator[Arrival | Problem]:
+def _read(
+    file: Path, progress: Callable[[int], None], done: Imported
+) -> Iterator[Arrival | Problem]:
     """Read a file as far as it can be read."""
     try:
         status = check_file(file)
@@ -219,7 +288,7 @@ def _read(file: Path, progress: Progress, done: Imported) -> Iterator[Arrival | 
             for number, found in enumerate(_arrivals(file, stream, status)):
                 yield found
                 if number % PROGRESS_EVERY == 0:
-                    progress(stream.tell(), status.st_size)
+                    progress(stream.tell())
     except OSError as error:
         done.error = f"cannot read {file}: {error.strerror}"
     except TunerError as error:
@@ -229,7 +298,9 @@ def _read(file: Path, progress: Progress, done: Imported) -> Iterator[Arrival | 
 def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[Arrival | Problem]:
     """Tell by its content what a file is, and read it."""
     head = stream.read(HEAD_BYTES)
-    stream.seek(0)
+    mark = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
+    head = head[mark:]
+    stream.seek(mark)
     if head.startswith(b"SQLite format 3\0"):
         with foreign_shelf(file) as shelf:
             yield from _of_shelf(shelf)
@@ -253,6 +324,8 @@ def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[
         )
 
 
+BYTE_ORDER_MARK = b"\xef\xbb\xbf"
+"""Some editors write it before any text."""
 FORMAT_NAME = b"tuning_key"
 """A column that our CSV has, wherever it stands."""
 T4_BEGINS = re.compile(rb'^\s*\{\s*"schema_version"\s*:\s*"')
@@ -283,8 +356,13 @@ def _assembled(read: Read) -> Iterator[Arrival | Problem]:
             uid = found.facts.get("run_uid")
             if type(uid) is not str:
                 raise RowError(f"run_uid is {shown(uid)}: a text is expected")
-            rows = waiting.setdefault(uid, found)
-            if rows is found:
+            if uid not in waiting and len(found.samples) >= whole:
+                yield arrival_of(found.facts, found.samples, found.place)
+                continue
+            rows = waiting.get(uid)
+            if rows is None:
+                check_facts(found.facts)  # what waits is weighed, and only a text can be
+                rows = waiting[uid] = found
                 room -= _weight(found.facts, found.samples)
             elif rows.facts != found.facts:
                 raise RowError(f"of run {shown(uid)} it says otherwise than line {rows.place}")
@@ -346,8 +424,9 @@ def _of_cache(stream: BinaryIO, moment: datetime) -> Iterator[Arrival | Problem]
             run = stated_run(digest, value, moment, STATED)
             content = canonical_json({"key": digest, "value": value})
             uid = blake2b(content.encode(), digest_size=16).hexdigest()
-            run = replace(run, uid=uid)
-            yield Arrival(digest, run_values(run), sample_rows(run.samples), line)
-        except (ValueError, RecursionError, OverflowError) as error:
+            values = run_values(replace(run, uid=uid))
+            check_lengths(values)
+            yield Arrival(digest, values, sample_rows(run.samples), line)
+        except (ValueError, RecursionError, OverflowError, RowError) as error:
             reason = " ".join(str(error)[:300].split())
             yield Problem(line, f"{shown(digest)}: {reason}")

@@ -175,10 +175,14 @@ def read_json_lines(stream: BinaryIO) -> Read:
     return _records(_Lines(stream), JSON_TAIL, _json_line)
 
 
+class AmbiguousError(RowError):
+    """Which of two values is meant, nobody can tell."""
+
+
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) < len(pairs):
-        raise RowError("a name stands in it twice")
+        raise AmbiguousError("a name stands in it twice")
     return values
 
 
@@ -205,7 +209,7 @@ def read_csv(stream: BinaryIO) -> Read:
     """Read our CSV, its columns in any order."""
     lines = _Lines(stream)
     try:
-        names = _fields(lines, lines.next().removeprefix(b"\xef\xbb\xbf"))
+        names = _fields(lines, lines.next())
         check_names(names)
     except RowError as error:
         return iter([Problem(1, str(error))])
@@ -279,7 +283,7 @@ def read_parquet(stream: BinaryIO) -> Read:
                 place += batch.num_rows
         except RowError as error:
             yield Problem(place, str(error))
-        except (library.ArrowException, OSError, ValueError, MemoryError, TypeError) as error:
+        except Exception as error:  # whatever the library makes of a file that is made to break it
             yield Problem(place, f"it cannot be read from here on: {shown(str(error))}")
 
 
@@ -419,7 +423,10 @@ def read_cache(stream: BinaryIO) -> Iterator[tuple[int, Any, Any] | Problem]:
             name = text.value()
             if not text.take(":"):
                 raise RowError("a colon is missing behind a name")
-            yield line, name, text.value()
+            try:
+                yield line, name, text.value()
+            except AmbiguousError as error:
+                yield Problem(line, f"{shown(name)}: {error}")
             more = text.take(",")
             if not more and not text.take("}"):
                 raise RowError("the JSON object does not end as one does")
@@ -478,10 +485,16 @@ class _Window:
 
         Raises:
             RowError: if there is none, or it is too long.
+            AmbiguousError: if a name stands in it twice; what follows it is read next.
         """
         self.skip()
         try:
-            value, end = PLAIN_DECODER.raw_decode(self._text, self._at)
+            try:
+                value, end = UNIQUE_DECODER.raw_decode(self._text, self._at)
+            except AmbiguousError:
+                _, end = PLAIN_DECODER.raw_decode(self._text, self._at)
+                self._move(end)
+                raise
         except (ValueError, RecursionError) as error:
             raise RowError(
                 f"no JSON, or a value longer than {LONGEST_RECORD} characters: {shown(str(error))}"
@@ -492,3 +505,4 @@ class _Window:
 
 SPACE = re.compile(r"[ \t\n\r]*")
 PLAIN_DECODER = json.JSONDecoder()
+UNIQUE_DECODER = json.JSONDecoder(object_pairs_hook=_unique)

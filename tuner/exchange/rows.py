@@ -151,6 +151,26 @@ def samples_claimed(facts: Mapping[str, Any]) -> int:
     return int(claimed)
 
 
+def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
+    """Check what the rows of a run share, value by value; all of them by name.
+
+    Raises:
+        RowError: if one is not of its column's type and within its range.
+    """
+    return {name: _value(name, column, facts) for name, column in FACTS.items() if name != "format"}
+
+
+def check_lengths(values: Mapping[str, Any]) -> None:
+    """Check texts that did not come as columns: what is too long could never be exported again.
+
+    Raises:
+        RowError: if one is too long.
+    """
+    for name, value in values.items():
+        if type(value) is str:
+            _text(name, value)
+
+
 def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -> Arrival:
     """Check all that the rows of a run say of it.
 
@@ -163,9 +183,7 @@ def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -
         RowError: if it is not a run that could be stored.
     """
     check_format(facts.get("format"))
-    values = {
-        name: _value(name, column, facts) for name, column in FACTS.items() if name != "format"
-    }
+    values = check_facts(facts)
     key = _key(values)
     _check_run(values)
     samples = sorted(samples, key=lambda sample: sample[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import sqlite3
 import tempfile
@@ -15,6 +16,11 @@ from tuner.store.sqlite import error_name, file_uri, open_for_reading
 
 OF_THE_DATABASE = ("SQLITE_BUSY", "SQLITE_CORRUPT", "SQLITE_NOTADB")
 """Errors that speak of what is copied; any other one speaks of the copy."""
+RENAME_NOREPLACE = 1
+AT_FDCWD = -100
+"""Of Linux: a path is meant as every other one is."""
+NAME_KEPT = 40
+"""Characters of a name that the unfinished file's name repeats: both have to fit in 255 bytes."""
 
 
 def back_up(database: Path, copy: Path) -> None:
@@ -57,7 +63,8 @@ def back_up(database: Path, copy: Path) -> None:
 
 def _new_file_beside(copy: Path) -> Path:
     """Make the file that becomes the copy, for its owner only as long as it is not finished."""
-    descriptor, name = tempfile.mkstemp(prefix=f"{copy.name}.partial-", dir=copy.parent)
+    prefix = f"{copy.name[:NAME_KEPT]}.partial-"
+    descriptor, name = tempfile.mkstemp(prefix=prefix, dir=copy.parent)
     os.close(descriptor)
     return Path(name)
 
@@ -87,9 +94,32 @@ def _name(partial: Path, copy: Path) -> None:
     except FileExistsError:
         raise
     except OSError:  # a file system without second names
-        if os.path.lexists(copy):
-            raise FileExistsError(copy) from None
-        partial.rename(copy)
+        if not _rename_without_replacing(partial, copy):
+            # The name is taken first, and only ever our own empty file replaced.
+            os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+            os.replace(partial, copy)
+
+
+def _rename_without_replacing(partial: Path, copy: Path) -> bool:
+    """Rename a file in one step, where the system can do that only if the name is free.
+
+    Returns:
+        Whether it was done.
+
+    Raises:
+        FileExistsError: if something has the name.
+    """
+    import ctypes  # needed on few file systems only
+
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    if rename is None:
+        return False
+    names = os.fsencode(partial), os.fsencode(copy)
+    if rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_NOREPLACE) == 0:
+        return True
+    if ctypes.get_errno() == errno.EEXIST:
+        raise FileExistsError(copy)
+    return False
 
 
 def _synchronise(path: Path) -> None:

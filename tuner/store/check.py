@@ -5,10 +5,13 @@ Thorough and so slow (seconds for a million samples): for a person who asks, nev
 
 from __future__ import annotations
 
+import json
 import sqlite3
 import tempfile
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -50,6 +53,12 @@ CONTRADICTIONS = {
         WHERE sample.chunk_size > tuning_key.num_envs GROUP BY run.run_id""",
 }
 """What no constraint of one table can say, as a sentence and the rows that break it."""
+
+IMPOSSIBLE_PINS = """
+    SELECT pin.key_digest, pin.chunk_size, tuning_key.num_envs
+    FROM pin JOIN tuning_key ON tuning_key.digest = pin.key_digest
+    WHERE pin.chunk_size > tuning_key.num_envs"""
+JSON_OF_RUNS = "SELECT run_id, failed_chunk_sizes, other_facts FROM run"
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,8 +190,49 @@ def _rows(database: Path) -> list[Finding]:
         for table, column in _text_columns(database)
         if (rows := _undecodable(database, table, column))
     ]
-    return broken + [
+    broken += [
         Finding(sentence.format(*row), REPAIR)
         for sentence, statement in CONTRADICTIONS.items()
         for row in query(database, statement)[:MOST_FINDINGS]
     ]
+    broken += [
+        Finding(
+            f"key {key[:40]} is pinned to {chunk_size}, with num_envs {num_envs}",
+            f"`tuner unpin {key[:40]}`, or pin another",
+        )
+        for key, chunk_size, num_envs in query(database, IMPOSSIBLE_PINS)[:MOST_FINDINGS]
+    ]
+    return broken + [
+        Finding(f"run {run_id} has a {column} that cannot be read", REPAIR)
+        for run_id, *texts in query(database, JSON_OF_RUNS)
+        for column in unreadable(dict(zip(JSON_COLUMNS, texts, strict=True)))
+    ]
+
+
+def _is_chunk_sizes(value: object) -> bool:
+    return isinstance(value, list) and all(
+        size is None or (type(size) is int and size >= 1) for size in value
+    )
+
+
+JSON_COLUMNS: dict[str, Callable[[object], bool]] = {
+    "failed_chunk_sizes": _is_chunk_sizes,
+    "other_facts": lambda value: isinstance(value, dict),
+}
+"""Of a run, and what has to stand in them where they are not empty."""
+
+
+def unreadable(run: Mapping[str, Any]) -> list[str]:
+    """Name the columns of a run that ought to be JSON and are not what they ought to be."""
+    return [
+        column
+        for column, fits in JSON_COLUMNS.items()
+        if run.get(column) is not None and not _holds(run[column], fits)
+    ]
+
+
+def _holds(text: str, fits: Callable[[object], bool]) -> bool:
+    try:
+        return fits(json.loads(text))
+    except (ValueError, RecursionError):
+        return False

@@ -17,6 +17,7 @@ import sqlalchemy as sa
 
 from tuner.store import schema
 from tuner.store.backup import back_up
+from tuner.store.check import fresh_schema, schema_of
 from tuner.store.diagnosis import REVISION, file_revision, other_revision
 from tuner.store.engine import writing
 from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
@@ -132,6 +133,9 @@ PRIVATE = (
     "pinned_because",
 )
 """What an anonymous export leaves out: names of hosts and files, and texts that may hold some."""
+
+ELSEWHERE = "elsewhere"
+"""The origin of imported runs in an anonymous database."""
 
 FACTS_OF_KEY = """
     LEFT JOIN model ON model.model_id = tuning_key.model_id
@@ -266,6 +270,27 @@ def shelf(database: Path) -> Iterator[Shelf]:
             yield Shelf(connection)
 
 
+def keeping_ours(
+    here: Mapping[str, str], ours: Mapping[str, str], kinds: Iterable[str]
+) -> Iterator[str]:
+    """Say by which statements what others added to a database goes, and our own is again there.
+
+    Args:
+        here: Its schema, as `schema_of` reads it.
+        ours: The schema that it should have.
+        kinds: What is taken out of it, one kind after the other.
+    """
+    for doomed in kinds:
+        for what, sql in here.items():
+            kind, _, name = what.partition(" ")
+            if kind == doomed and sql != ours.get(what) and name != "sqlite_sequence":
+                quoted = name.replace('"', '""')
+                yield f'DROP {kind} IF EXISTS "{quoted}"'
+    for what, sql in ours.items():
+        if what.startswith(("view ", "index ")) and here.get(what) != sql:
+            yield sql
+
+
 def write_database(
     database: Path, copy: Path, selection: Selection, judge: Judge, *, anonymous: bool
 ) -> tuple[int, int]:
@@ -282,10 +307,13 @@ def write_database(
         How many runs and samples it holds.
     """
     back_up(database, copy)
+    here, ours = schema_of(copy), fresh_schema()
     where, given = _where(selection, "run.finished_utc")
     going = f"run_id NOT IN (SELECT run.run_id FROM run {JOINS} WHERE {where})"
     private = [name for name in PRIVATE if name in RUN_KINDS]
     with writing(copy) as connection:
+        for statement in keeping_ours(here, ours, ("trigger", "view", "index", "table")):
+            connection.exec_driver_sql(statement)
         keys = connection.execute(
             sa.text(
                 "SELECT DISTINCT tuning_key.digest FROM run "
@@ -311,7 +339,9 @@ def write_database(
             judge_key(connection, key, judge)
         if anonymous:
             nothing: dict[str, Any] = dict.fromkeys((*private, "other_facts"))
-            connection.execute(sa.update(schema.run).values(nothing))
+            # What was imported must not look as if it had been measured here.
+            foreign = sa.case((schema.run.c.origin.is_not(None), ELSEWHERE))
+            connection.execute(sa.update(schema.run).values(nothing | {"origin": foreign}))
             connection.execute(sa.update(schema.pin).values(reason="pinned"))
     with closing(open_for_writing(copy)) as plain:
         plain.execute("VACUUM")  # what was taken out is not to be found in the file's free pages

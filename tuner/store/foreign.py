@@ -20,7 +20,7 @@ from typing import Any
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store.check import fresh_schema
 from tuner.store.diagnosis import FIRST_TABLES, OLDER_REVISIONS, REVISION
-from tuner.store.exporting import Shelf
+from tuner.store.exporting import Shelf, keeping_ours
 from tuner.store.migrate import upgrade
 from tuner.store.sqlite import open_untrusted
 
@@ -50,9 +50,9 @@ def foreign_shelf(file: Path) -> Iterator[Shelf]:
                 _upgrade(file, copy)
             with closing(open_untrusted(copy)) as connection:
                 yield Shelf(connection)
-        except sqlite3.Error as error:
+        except (sqlite3.Error, MemoryError) as error:
             raise DatabaseError(
-                f"cannot read the database {file}: {error}; it is left as it is: "
+                f"cannot read the database {file}: {_in_words(error)}; it is left as it is: "
                 f"`tuner db check --database {file}` looks closer"
             ) from error
         except OSError as error:
@@ -72,8 +72,12 @@ def read_foreign_run(
     """
     try:
         return shelf.run(run_id), shelf.samples(run_id, most)
-    except sqlite3.Error as error:
-        raise DatabaseError(f"run {run_id} cannot be read: {error}") from error
+    except (sqlite3.Error, MemoryError) as error:
+        raise DatabaseError(f"run {run_id} cannot be read: {_in_words(error)}") from error
+
+
+def _in_words(error: Exception) -> str:
+    return str(error) or "it takes more memory than a file of others is given"
 
 
 def _copy(file: Path, copy: Path) -> None:
@@ -136,12 +140,12 @@ def _checked_schema(file: Path, connection: sqlite3.Connection) -> str:
     ).fetchall()
     if len(found) > MOST_OBJECTS:
         raise DatabaseError(f"{file} has more than {MOST_OBJECTS} tables and the like: not ours")
-    here = {(kind, name): " ".join(sql.split()) for kind, name, sql in found}
-    tables = {name for kind, name in here if kind == "table"}
+    here = {f"{kind} {name}": " ".join(sql.split()) for kind, name, sql in found}
+    tables = {name for kind, name, _ in found if kind == "table"}
     if len(tables & FIRST_TABLES) <= len(FIRST_TABLES) / 2:
         raise DatabaseError(f"{file} is a database of something else: there is nothing to import")
-    fresh = dict(_by_kind(fresh_schema()))
-    version_table = ("table", "alembic_version")
+    fresh = fresh_schema()
+    version_table = "table alembic_version"
     if here.get(version_table) != fresh[version_table]:
         raise SchemaError(f"{file} does not say which schema it has: there is no telling its rows")
     revisions = connection.execute("SELECT version_num FROM alembic_version LIMIT 2").fetchall()
@@ -150,14 +154,15 @@ def _checked_schema(file: Path, connection: sqlite3.Connection) -> str:
         raise SchemaError(
             f"{file} has schema {revision!r}, this tuner knows {', '.join(RELEASED)}: upgrade tuner"
         )
-    ours = fresh if revision == REVISION else dict(_by_kind(fresh_schema(revision)))
-    for (kind, name), sql in ours.items():
-        if kind == "table" and here.get((kind, name)) != sql:
+    ours = fresh if revision == REVISION else fresh_schema(revision)
+    for what, sql in ours.items():
+        if what.startswith("table ") and here.get(what) != sql:
             raise SchemaError(
-                f"{file}: table {name} is not as tuner makes it, so nothing of it is read: "
+                f"{file}: {what} is not as tuner makes it, so nothing of it is read: "
                 "import an export of it instead (`tuner export`)"
             )
-    _keep_ours(connection, here, ours)
+    for statement in keeping_ours(here, ours, ("trigger", "view", "index")):
+        connection.execute(statement)
     return revision
 
 
@@ -166,25 +171,3 @@ def _upgrade(file: Path, copy: Path) -> None:
         upgrade(copy)
     except DatabaseError as error:
         raise DatabaseError(f"a copy of {file} cannot be upgraded: {error}") from error
-
-
-def _by_kind(schema: dict[str, str]) -> Iterator[tuple[tuple[str, str], str]]:
-    for name, sql in schema.items():
-        kind, _, plain = name.partition(" ")
-        yield (kind, plain), sql
-
-
-def _keep_ours(
-    connection: sqlite3.Connection,
-    here: dict[tuple[str, str], str],
-    ours: dict[tuple[str, str], str],
-) -> None:
-    """Leave the copy with our views and indexes only, and no trigger."""
-    for doomed in ("trigger", "view", "index"):
-        for kind, name in here:
-            if kind == doomed and here[kind, name] != ours.get((kind, name)):
-                quoted = name.replace('"', '""')
-                connection.execute(f'DROP {kind} IF EXISTS "{quoted}"')
-    for (kind, name), sql in ours.items():
-        if kind in ("view", "index") and here.get((kind, name)) != sql:
-            connection.execute(sql)

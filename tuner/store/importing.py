@@ -7,13 +7,13 @@ transactions, with a pause between them: an import of hours must not keep a job 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
-from itertools import groupby
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
+from tuner.keys import CacheKey
 from tuner.store import schema
 from tuner.store.engine import reading, writing
 from tuner.store.exporting import PRIVATE
@@ -34,13 +34,17 @@ MOST_CANDIDATES = 100
 """Of a key: a verdict's time grows with their cube. No tuning times a quarter of it."""
 MOST_SAMPLES = 200_000
 """Of a key: they are in memory while its verdict is made."""
+MOST_RUNS = 10_000
+"""Of a key."""
+MOST_WORK = 2_000_000
+"""Of a key, its runs by the square of its candidates: half a gigabyte while its verdict is made."""
 STATED = "stated elsewhere"
 """Plan of a run that is somebody's word, without a time of its own."""
 OF_THE_IMPORT = {"origin", "imported_utc"}
 """Differs between two databases that hold the same run."""
 
 FIND_RUN = (
-    sa.select(schema.run, schema.tuning_key.c.digest)
+    sa.select(schema.run, schema.tuning_key.c.digest, schema.tuning_key.c.model_id)
     .join_from(schema.run, schema.tuning_key, schema.run.c.key_id == schema.tuning_key.c.key_id)
     .where(schema.run.c.uid == sa.bindparam("uid"))
 )
@@ -48,12 +52,11 @@ SAMPLES = (
     "SELECT sample_order, round, chunk_size, nanoseconds, warm_up, steps "
     "FROM sample WHERE run_id = ? ORDER BY sample_order"
 )
-AMOUNT = """
-    SELECT count(DISTINCT sample.chunk_size), count(*), max(sample.chunk_size),
-           max(tuning_key.num_envs)
-    FROM tuning_key JOIN run ON run.key_id = tuning_key.key_id
-    JOIN sample ON sample.run_id = run.run_id
-    WHERE tuning_key.key_id = ?
+NUM_ENVS = "SELECT num_envs FROM tuning_key WHERE key_id = ?"
+RUNS = "SELECT count(*) FROM run WHERE key_id = ?"
+CANDIDATES = """
+    SELECT sample.chunk_size, count(*) FROM run JOIN sample ON sample.run_id = run.run_id
+    WHERE run.key_id = ? GROUP BY sample.chunk_size
 """
 
 
@@ -82,44 +85,57 @@ KNOWN = Fate("known")
 NEW = Fate("new")
 
 
-def take_in(database: Path, arrivals: Sequence[Arrival], judge: Judge) -> list[Fate]:
-    """Store what is not there yet, and make the verdicts of the keys it belongs to anew.
+def meet(database: Path, arrivals: Sequence[Arrival]) -> list[Fate | None]:
+    """Tell which runs are there already.
 
     Args:
         database: A file of this code's schema.
         arrivals: As many as memory allows.
-        judge: Says what a key's runs mean together.
 
     Returns:
-        What became of each, in their order.
+        What became of each, in their order; None where `take_in` has to say.
+
+    Raises:
+        DatabaseError: if the file cannot be used.
+    """
+    with reading(database) as connection:
+        return [_met_before(connection, arrival) for arrival in arrivals]
+
+
+def take_in(
+    database: Path, groups: Iterable[Sequence[Arrival]], judge: Judge
+) -> Iterator[list[Fate]]:
+    """Store what is not there yet, and make the verdicts of its keys anew, of each key once.
+
+    Args:
+        database: A file of this code's schema.
+        groups: All runs of a key, for each key.
+        judge: Says what a key's runs mean together.
+
+    Yields:
+        What became of the runs of each group, once that is stored.
 
     Raises:
         DatabaseError: if the file cannot be used; what was stored until then stays.
     """
-    if not arrivals:
-        return []
-    with reading(database) as connection:
-        fates = [_met_before(connection, arrival) for arrival in arrivals]
-    strangers = [number for number, fate in enumerate(fates) if fate is None]
-    strangers.sort(key=lambda number: str(arrivals[number].key))
-    groups = [list(group) for _, group in groupby(strangers, lambda n: str(arrivals[n].key))]
-    while groups:
+    left = iter(groups)
+    group = next(left, None)
+    while group is not None:
+        done = []
         with writing(database) as connection:
             end = time.monotonic() + HOLD_SECONDS
-            held = False
-            while groups and not held:
-                numbers = groups.pop()
-                found = _take_in_key(connection, [arrivals[n] for n in numbers], judge)
-                for number, fate in zip(numbers, found, strict=True):
-                    fates[number] = fate
-                held = time.monotonic() >= end
-        if groups:
+            while group is not None:
+                done.append(_take_in_key(connection, group, judge))
+                group = next(left, None)
+                if time.monotonic() >= end:
+                    break
+        yield from done
+        if group is not None:
             time.sleep(PAUSE_SECONDS)
-    return [fate for fate in fates if fate is not None]
 
 
 def _met_before(connection: sa.Connection, arrival: Arrival) -> Fate | None:
-    """Tell whether a run is there already, and is the same; None if it is new."""
+    """Tell whether a run is there already, and is the same; None if something of it is new."""
     row = connection.execute(FIND_RUN, {"uid": arrival.run["uid"]}).mappings().one_or_none()
     if row is None:
         return None
@@ -130,7 +146,8 @@ def _met_before(connection: sa.Connection, arrival: Arrival) -> Fate | None:
     if [tuple(sample) for sample in samples] != arrival.samples:
         differing.append("its samples")
     if not differing:
-        return KNOWN
+        learnt = isinstance(arrival.key, CacheKey) and row["model_id"] is None
+        return None if learnt else KNOWN
     return Fate(
         "rejected",
         f"run {arrival.run['uid']} is in the database already with other content, by "
@@ -153,46 +170,72 @@ def _same(name: str, row: Mapping[Any, Any], value: Any) -> bool:
 def _take_in_key(
     connection: sa.Connection, arrivals: Sequence[Arrival], judge: Judge
 ) -> list[Fate]:
-    """Store runs of one key with its verdicts; where that fails as a whole, one by one."""
+    """Store runs of one key with its verdicts; where that fails as a whole, half by half."""
     connection.exec_driver_sql("SAVEPOINT key")
     try:
-        fates = [_take_in_run(connection, arrival) for arrival in arrivals]
-        if NEW in fates:
-            _check_amount(connection, arrivals[0].key)
+        fates = _take_in_runs(connection, arrivals)
+        if all(fate.kind == "rejected" for fate in fates):
+            connection.exec_driver_sql("ROLLBACK TO key")  # not even the key is there for them
+        else:
             judge_key(connection, arrivals[0].key, judge)
     except (sa.exc.IntegrityError, ArithmeticError, ValueError) as error:
         connection.exec_driver_sql("ROLLBACK TO key")
         if len(arrivals) > 1:
-            fates = [fate for a in arrivals for fate in _take_in_key(connection, [a], judge)]
+            middle = len(arrivals) // 2
+            halves = (arrivals[:middle], arrivals[middle:])
+            fates = [fate for half in halves for fate in _take_in_key(connection, half, judge)]
         else:
             fates = [Fate("rejected", _why(error))]
     connection.exec_driver_sql("RELEASE key")
     return fates
 
 
-def _take_in_run(connection: sa.Connection, arrival: Arrival) -> Fate:
-    met = _met_before(connection, arrival)  # again: another process may have been faster
-    if met is not None:
-        return met
-    run_id = insert_run(connection, key_row(connection, arrival.key), arrival.run)
-    insert_samples(connection, run_id, arrival.samples)
-    return NEW
+def _take_in_runs(connection: sa.Connection, arrivals: Sequence[Arrival]) -> list[Fate]:
+    # Facts first: what no pool of the key could take is to be told in any order of the files.
+    facts = next((a.key for a in arrivals if isinstance(a.key, CacheKey)), arrivals[0].key)
+    key_id = key_row(connection, facts)
+    amount = _Amount(connection, key_id)
+    fates = []
+    for arrival in arrivals:
+        # Met again: another process may have been faster, or another file has it too.
+        fate = _met_before(connection, arrival) or amount.fate_with(arrival)
+        if fate == NEW:
+            insert_samples(connection, insert_run(connection, key_id, arrival.run), arrival.samples)
+        fates.append(fate)
+    return fates
 
 
-def _check_amount(connection: sa.Connection, key: str) -> None:
-    """Check what only all runs of a key tell.
+class _Amount:
+    """How much there is of a key, and whether a verdict can still be made of more."""
 
-    Raises:
-        ValueError: if a verdict of them would take forever, or could not be used.
-    """
-    key_id = key_row(connection, key)
-    candidates, samples, largest, num_envs = connection.exec_driver_sql(AMOUNT, (key_id,)).one()
-    if candidates > MOST_CANDIDATES:
-        raise ValueError(f"the key would have {candidates} candidates, more than {MOST_CANDIDATES}")
-    if samples > MOST_SAMPLES:
-        raise ValueError(f"the key would have {samples} samples, more than {MOST_SAMPLES}")
-    if num_envs is not None and largest is not None and largest > num_envs:
-        raise ValueError(f"chunk_size {largest} is more than the key's num_envs {num_envs}")
+    def __init__(self, connection: sa.Connection, key_id: int) -> None:
+        def ask(statement: str) -> Any:
+            return connection.exec_driver_sql(statement, (key_id,))
+
+        self._num_envs = ask(NUM_ENVS).scalar_one()
+        self._runs = ask(RUNS).scalar_one()
+        by_candidate = ask(CANDIDATES).all()
+        self._candidates = {chunk_size for chunk_size, _ in by_candidate}
+        self._samples = sum(count for _, count in by_candidate)
+
+    def fate_with(self, arrival: Arrival) -> Fate:
+        """Count a run in, unless that were too much."""
+        here = {sample[2] for sample in arrival.samples}
+        largest = max(here | {arrival.run["chosen_chunk_size"]}, key=lambda size: size or 0)
+        if self._num_envs is not None and largest is not None and largest > self._num_envs:
+            reason = f"chunk_size {largest} is more than the key's num_envs {self._num_envs}"
+            return Fate("rejected", reason)
+        candidates = self._candidates | here
+        samples, runs = self._samples + len(arrival.samples), self._runs + 1
+        for count, most, what in (
+            (len(candidates), MOST_CANDIDATES, "candidates"),
+            (samples, MOST_SAMPLES, "samples"),
+            (runs, min(MOST_RUNS, MOST_WORK // max(1, len(candidates)) ** 2), "runs"),
+        ):
+            if count > most:
+                return Fate("rejected", f"the key would have {count} {what}, more than {most}")
+        self._candidates, self._samples, self._runs = candidates, samples, runs
+        return NEW
 
 
 def _why(error: Exception) -> str:

@@ -46,6 +46,11 @@ INSERT_SAMPLE = "INSERT INTO sample ({}) VALUES ({})".format(
     ", ".join(column.name for column in schema.sample.columns),
     ", ".join("?" for _ in schema.sample.columns),
 )
+IMPOSSIBLE_RUNS = """
+    DELETE FROM run WHERE key_id = :key_id AND (
+        chosen_chunk_size > :num_envs
+        OR run_id IN (SELECT run_id FROM sample WHERE chunk_size > :num_envs))
+"""
 SampleRow = tuple[int, int, int | None, int, int, int]
 """A sample's order, round, chunk size, nanoseconds, warm-up and steps."""
 
@@ -185,6 +190,10 @@ def key_row(connection: sa.Connection, key: str) -> int:
         pins = schema.pin  # one that was set when nobody knew what the key's pool can take
         too_large = pins.c.chunk_size > facts["num_envs"]
         connection.execute(sa.delete(pins).where(pins.c.key_digest == str(key), too_large))
+        # And runs of somebody's word: with them, no import or check of the key would ever pass.
+        connection.exec_driver_sql(
+            IMPOSSIBLE_RUNS, {"key_id": found.key_id, "num_envs": facts["num_envs"]}
+        )
         return int(found.key_id)
     result = connection.execute(
         sa.insert(table).values(digest=str(key), **facts).returning(table.c.key_id)
@@ -226,7 +235,7 @@ def _find_or_insert(
 def run_values(run: Run) -> dict[str, Any]:
     """Give a run as its row holds it, but for the numbers that a database gives out."""
     around = run.circumstances
-    return {
+    values = {
         "uid": run.uid,
         "state": run.state,
         "plan": run.plan,
@@ -254,11 +263,12 @@ def run_values(run: Run) -> dict[str, Any]:
         "failed_chunk_sizes": _chunk_sizes(run.failed),
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
+    return _storable(values)
 
 
 def insert_run(connection: sa.Connection, key_id: int, values: Mapping[str, Any]) -> int:
     """Add a run's row; its number."""
-    result = connection.execute(INSERT_RUN, _storable({"key_id": key_id, **values}))
+    result = connection.execute(INSERT_RUN, {"key_id": key_id, **values})
     return int(result.scalar_one())
 
 

@@ -18,7 +18,7 @@ import sqlalchemy as sa
 
 from tuner.errors import DatabaseError
 from tuner.store import schema
-from tuner.store.check import check, is_damage
+from tuner.store.check import check, is_damage, unreadable
 from tuner.store.diagnosis import exists, explained
 from tuner.store.engine import writing
 from tuner.store.migrate import upgrade
@@ -36,6 +36,12 @@ TABLES = {
     "lookup": ("key_digest", "day_utc", "kind"),
 }
 """Parents before children, each with its primary key."""
+
+NO_POOL_TAKES = """
+    DELETE FROM pin WHERE chunk_size > (
+        SELECT num_envs FROM tuning_key WHERE tuning_key.digest = pin.key_digest)
+"""
+"""A pin written by hand that no pool could take: it is in the damaged file still."""
 
 COMPANIONS = ("-journal", "-wal", "-shm")
 """What SQLite may have left beside a database file."""
@@ -153,12 +159,17 @@ def _copy(damaged: Path, fresh: Path) -> tuple[dict[str, int], dict[str, int]]:
             statement = sa.insert(table)
             if name == "validator":  # a new database has policies, which give way to those set
                 statement = statement.prefix_with("OR REPLACE")
+            if name == "run":  # a fact that cannot be read is unknown, and the rest of it counts
+                row = row | dict.fromkeys(unreadable(row))
             try:
                 target.execute(statement, {k: v for k, v in row.items() if k in known})
                 kept[name] += 1
             except (sa.exc.IntegrityError, sa.exc.StatementError):
                 refused[name] += 1
         _admit_losses(target)
+        impossible = target.exec_driver_sql(NO_POOL_TAKES).rowcount
+        kept["pin"] -= impossible
+        refused["pin"] += impossible
     return kept, refused
 
 

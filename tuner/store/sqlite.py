@@ -265,6 +265,7 @@ def open_untrusted(database: str | PathLike[str], mode: str = "ro") -> sqlite3.C
     for pragma in (
         f"hard_heap_limit = {MOST_MEMORY}",
         "trusted_schema = OFF",
+        "cache_size = -8192",  # in KiB; else the file's own word on it counts
         "cell_size_check = ON",
         "mmap_size = 0",
     ):
