@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from tuner.errors import ArgumentError
@@ -186,7 +187,7 @@ def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -
     values = check_facts(facts)
     key = _key(values)
     _check_run(values)
-    samples = sorted(samples, key=lambda sample: sample[0])
+    samples = sorted(samples, key=itemgetter(0))
     _check_samples(values, samples)
     run = {name: values[name] for name in RUN_COLUMNS if name not in ("run_uid", "run_other_facts")}
     run["uid"] = values["run_uid"]
@@ -299,11 +300,11 @@ def _check_samples(values: Mapping[str, Any], samples: list[SampleRow]) -> None:
             f"run {shown(values['run_uid'])} has {len(samples)} samples here, not "
             f"{values['samples']}: a run is taken whole or not at all"
         )
-    for before, after in pairwise(samples):
-        if before[0] == after[0]:
-            raise RowError(f"sample_order {after[0]} is there twice")
+    if len({sample[0] for sample in samples}) < len(samples):
+        twice = next(after[0] for before, after in pairwise(samples) if before[0] == after[0])
+        raise RowError(f"sample_order {twice} is there twice")
     num_envs = values["num_envs"]
-    largest = max((sample[2] or 0 for sample in samples), default=0)
+    largest = max((size or 0 for size in {sample[2] for sample in samples}), default=0)
     if num_envs is not None and largest > num_envs:
         raise RowError(f"chunk_size {largest} is more than num_envs {num_envs}")
 
