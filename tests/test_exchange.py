@@ -348,6 +348,23 @@ def test_a_whole_database_of_any_revision_is_taken_in_and_left_alone(
     assert check(database) == []
 
 
+def test_two_states_of_a_database_of_before_hold_the_same_runs(tmp_path: Path) -> None:
+    later = Path(shutil.copy(FOLDER / "0001.db", tmp_path / "later.db"))
+    earlier = Path(shutil.copy(later, tmp_path / "earlier.db"))
+    _execute(
+        earlier,
+        "UPDATE verdict SET latest_run_id = 1 WHERE latest_run_id = 2",
+        "DELETE FROM sample WHERE run_id = 2",
+        "DELETE FROM run WHERE run_id = 2",
+    )
+    for order in ((earlier, later), (later, earlier)):
+        end = tmp_path / f"{order[0].stem}-first.db"
+        assert [file.rejected for file in taken_in(end, *order)] == [0, 0]
+        assert len(export(end, what="runs")) == 7
+        assert load_cache(end)[a_key()]["chunk_size"] == 4
+        assert check(end) == []
+
+
 def test_a_database_in_wal_mode_is_taken_in_with_what_its_log_holds(
     filled: Path, database: Path
 ) -> None:
