@@ -416,6 +416,20 @@ def test_a_json_cache_becomes_stated_runs(database: Path, tmp_path: Path, indent
     assert (met.known_runs, met.rejected) == (2, 0)
 
 
+@pytest.mark.parametrize("form", FORMATS)
+def test_texts_without_end_are_cut_or_refused_before_they_are_stored(
+    database: Path, tmp_path: Path, form: Format
+) -> None:
+    there = tmp_path / "there.db"
+    error = Run(state="failed", finished=NOON, message="\ud800" + "x" * 400_000)
+    save_run(there, a_key(), error, judge_runs)
+    for name in ("model_file", "hostname", "note"):
+        with pytest.raises(ArgumentError, match="characters"):
+            store_cache(there, "k", {"chunk_size": 3, name: "x" * 100_001})
+        store_cache(there, "k", {"chunk_size": 3, name: "x" * 99_000})
+    assert taken_in(database, exported(there, form))[0].new_runs == 4
+
+
 def measured(uid: str, key: CacheKey, database: Path, hour: int = 1, **changes: Any) -> None:
     """Store a run of two candidates."""
     finished = NOON.replace(hour=hour)

@@ -28,6 +28,7 @@ from tuner.store.exporting import KEY_COLUMNS, RUN_COLUMNS, SAMPLE_COLUMNS, Colu
 from tuner.store.fields import (
     DEVICE_FIELDS,
     LARGEST_NUMBER,
+    LONGEST_TEXT,
     MODEL_FIELDS,
     RUN_PARAMETERS,
     storable_text,
@@ -49,7 +50,6 @@ NO_SAMPLES = "it has no samples, and a verdict is made of nothing else: export s
 
 STATES = ("complete", "cut short", "failed", "imported")
 OCCASIONS = ("new", "near", "adopted", "outdated", "resumed", "forced", "verify", "stated")
-LONGEST_TEXT = 100_000
 LONGEST_NAME = 1000
 """Characters of a key or of a run's name."""
 SHOWN = 60
@@ -159,17 +159,6 @@ def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
         RowError: if one is not of its column's type and within its range.
     """
     return {name: _value(name, column, facts) for name, column in FACTS.items() if name != "format"}
-
-
-def check_lengths(values: Mapping[str, Any]) -> None:
-    """Check texts that did not come as columns: what is too long could never be exported again.
-
-    Raises:
-        RowError: if one is too long.
-    """
-    for name, value in values.items():
-        if type(value) is str:
-            _text(name, value)
 
 
 def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -> Arrival:
