@@ -348,6 +348,23 @@ def test_a_whole_database_of_any_revision_is_taken_in_and_left_alone(
     assert check(database) == []
 
 
+def test_two_states_of_a_database_of_before_hold_the_same_runs(tmp_path: Path) -> None:
+    later = Path(shutil.copy(FOLDER / "0001.db", tmp_path / "later.db"))
+    earlier = Path(shutil.copy(later, tmp_path / "earlier.db"))
+    _execute(
+        earlier,
+        "UPDATE verdict SET latest_run_id = 1 WHERE latest_run_id = 2",
+        "DELETE FROM sample WHERE run_id = 2",
+        "DELETE FROM run WHERE run_id = 2",
+    )
+    for order in ((earlier, later), (later, earlier)):
+        end = tmp_path / f"{order[0].stem}-first.db"
+        assert [file.rejected for file in taken_in(end, *order)] == [0, 0]
+        assert len(export(end, what="runs")) == 7
+        assert load_cache(end)[a_key()]["chunk_size"] == 4
+        assert check(end) == []
+
+
 def test_a_database_in_wal_mode_is_taken_in_with_what_its_log_holds(
     filled: Path, database: Path
 ) -> None:
@@ -397,6 +414,20 @@ def test_a_json_cache_becomes_stated_runs(database: Path, tmp_path: Path, indent
     taken_in(other, moved)
     (met,) = taken_in(other, exported(database, "jsonl"))
     assert (met.known_runs, met.rejected) == (2, 0)
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_texts_without_end_are_cut_or_refused_before_they_are_stored(
+    database: Path, tmp_path: Path, form: Format
+) -> None:
+    there = tmp_path / "there.db"
+    error = Run(state="failed", finished=NOON, message="\ud800" + "x" * 400_000)
+    save_run(there, a_key(), error, judge_runs)
+    for name in ("model_file", "hostname", "note"):
+        with pytest.raises(ArgumentError, match="characters"):
+            store_cache(there, "k", {"chunk_size": 3, name: "x" * 100_001})
+        store_cache(there, "k", {"chunk_size": 3, name: "x" * 99_000})
+    assert taken_in(database, exported(there, form))[0].new_runs == 4
 
 
 def measured(uid: str, key: CacheKey, database: Path, hour: int = 1, **changes: Any) -> None:

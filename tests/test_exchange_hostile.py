@@ -277,6 +277,30 @@ def test_a_spoiled_file_is_read_as_if_every_line_were_looked_at(
             assert told(spoilt) == quick
 
 
+def test_lines_are_read_alike_wherever_a_block_ends(
+    good: list[dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = one_run(good)
+    stream = io.BytesIO()
+    samples = [sample for row in rows if (sample := sample_of(row)) is not None]
+    facts = {name: rows[0][name] for name in FACTS}
+    JsonLinesWriter(stream).add(facts, samples)
+    JsonLinesWriter(stream).add(facts, samples)
+    content = stream.getvalue().rstrip(b"\n")
+    spoilt = content[:-9] + b"x" + content[-8:]
+    longest = max(map(len, content.splitlines())) + 1
+    for size in range(longest, 3 * longest, 37):
+        monkeypatch.setattr(readers, "LONGEST_RECORD", size)
+        (part,) = read_json_lines(io.BytesIO(content))
+        assert isinstance(part, Rows)
+        assert part.samples == samples * 2
+        first, problem = read_json_lines(io.BytesIO(spoilt))
+        assert isinstance(first, Rows)
+        assert len(first.samples) == 2 * len(samples) - 1
+        assert isinstance(problem, Problem)
+        assert problem.place == 2 * len(samples)
+
+
 @given(st.binary(max_size=300))
 def test_random_bytes_are_problems_at_most(content: bytes) -> None:
     for read in (read_csv, read_json_lines, read_cache):

@@ -13,9 +13,10 @@ from typing import Any
 
 from tuner.candidates import checked_chunk_size, whole_number
 from tuner.errors import ArgumentError
-from tuner.keys import CacheKey
+from tuner.keys import CacheKey, canonical_json
 from tuner.paths import cache_path, database_file
 from tuner.records import LARGEST_INTEGER, Candidate, Circumstances, Run, Sample
+from tuner.store.fields import LONGEST_TEXT, storable_text
 from tuner.store.lookup import read_answers
 
 KNOWN_FIELDS = ("chunk_size", "per_candidate_ms", "model_file", "hostname")
@@ -72,6 +73,8 @@ def stated_run(key: str, value: Any, moment: datetime, plan: str) -> Run:
     if not isinstance(value, Mapping):
         raise ArgumentError(f'value must be a dict such as {{"chunk_size": 4}}, received {value!r}')
     timings = _timings(value)
+    further = {name: item for name, item in value.items() if name not in KNOWN_FIELDS}
+    _check_length("all further fields together", canonical_json(further))
     return Run(
         state="imported",
         finished=moment,
@@ -81,7 +84,7 @@ def stated_run(key: str, value: Any, moment: datetime, plan: str) -> Run:
         samples=_samples(timings),
         model_file=_text(value, "model_file"),
         circumstances=Circumstances(hostname=_text(value, "hostname")),
-        other_facts={name: item for name, item in value.items() if name not in KNOWN_FIELDS},
+        other_facts=further,
     )
 
 
@@ -139,4 +142,12 @@ def _candidate(name: str) -> Candidate:
 
 def _text(value: Mapping[str, Any], name: str) -> str | None:
     text = value.get(name)
-    return None if text is None else str(text)
+    if text is None:
+        return None
+    _check_length(name, storable_text(str(text)))
+    return str(text)
+
+
+def _check_length(what: str, text: str) -> None:
+    if len(text) > LONGEST_TEXT:
+        raise ArgumentError(f"{what}: {len(text)} characters, more than {LONGEST_TEXT}: shorten it")

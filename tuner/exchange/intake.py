@@ -33,7 +33,6 @@ from tuner.exchange.rows import (
     RowError,
     arrival_of,
     check_facts,
-    check_lengths,
     sample_of,
     samples_claimed,
     shown,
@@ -425,8 +424,7 @@ def _of_cache(stream: BinaryIO, moment: datetime) -> Iterator[Arrival | Problem]
             content = canonical_json({"key": digest, "value": value})
             uid = blake2b(content.encode(), digest_size=16).hexdigest()
             values = run_values(replace(run, uid=uid))
-            check_lengths(values)
             yield Arrival(digest, values, sample_rows(run.samples), line)
-        except (ValueError, RecursionError, OverflowError, RowError) as error:
+        except (ValueError, RecursionError, OverflowError) as error:
             reason = " ".join(str(error)[:300].split())
             yield Problem(line, f"{shown(digest)}: {reason}")

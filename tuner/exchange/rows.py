@@ -11,6 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any
 
 from tuner.errors import ArgumentError
@@ -27,6 +28,7 @@ from tuner.store.exporting import KEY_COLUMNS, RUN_COLUMNS, SAMPLE_COLUMNS, Colu
 from tuner.store.fields import (
     DEVICE_FIELDS,
     LARGEST_NUMBER,
+    LONGEST_TEXT,
     MODEL_FIELDS,
     RUN_PARAMETERS,
     storable_text,
@@ -48,7 +50,6 @@ NO_SAMPLES = "it has no samples, and a verdict is made of nothing else: export s
 
 STATES = ("complete", "cut short", "failed", "imported")
 OCCASIONS = ("new", "near", "adopted", "outdated", "resumed", "forced", "verify", "stated")
-LONGEST_TEXT = 100_000
 LONGEST_NAME = 1000
 """Characters of a key or of a run's name."""
 SHOWN = 60
@@ -160,17 +161,6 @@ def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _value(name, column, facts) for name, column in FACTS.items() if name != "format"}
 
 
-def check_lengths(values: Mapping[str, Any]) -> None:
-    """Check texts that did not come as columns: what is too long could never be exported again.
-
-    Raises:
-        RowError: if one is too long.
-    """
-    for name, value in values.items():
-        if type(value) is str:
-            _text(name, value)
-
-
 def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -> Arrival:
     """Check all that the rows of a run say of it.
 
@@ -186,7 +176,7 @@ def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -
     values = check_facts(facts)
     key = _key(values)
     _check_run(values)
-    samples = sorted(samples, key=lambda sample: sample[0])
+    samples = sorted(samples, key=itemgetter(0))
     _check_samples(values, samples)
     run = {name: values[name] for name in RUN_COLUMNS if name not in ("run_uid", "run_other_facts")}
     run["uid"] = values["run_uid"]
@@ -299,11 +289,11 @@ def _check_samples(values: Mapping[str, Any], samples: list[SampleRow]) -> None:
             f"run {shown(values['run_uid'])} has {len(samples)} samples here, not "
             f"{values['samples']}: a run is taken whole or not at all"
         )
-    for before, after in pairwise(samples):
-        if before[0] == after[0]:
-            raise RowError(f"sample_order {after[0]} is there twice")
+    if len({sample[0] for sample in samples}) < len(samples):
+        twice = next(after[0] for before, after in pairwise(samples) if before[0] == after[0])
+        raise RowError(f"sample_order {twice} is there twice")
     num_envs = values["num_envs"]
-    largest = max((sample[2] or 0 for sample in samples), default=0)
+    largest = max((size or 0 for size in {sample[2] for sample in samples}), default=0)
     if num_envs is not None and largest > num_envs:
         raise RowError(f"chunk_size {largest} is more than num_envs {num_envs}")
 

@@ -14,6 +14,10 @@ LARGEST_NUMBER = 1e12
 """The largest fractional fact that the schema takes."""
 
 
+LONGEST_TEXT = 100_000
+"""Characters of a text of a run: a longer one could never come into another database."""
+
+
 class Field(NamedTuple):
     """A fact of a key that has a column of its own."""
 

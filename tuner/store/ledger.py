@@ -22,6 +22,7 @@ from tuner.store import schema
 from tuner.store.engine import reading, writing
 from tuner.store.fields import (
     DEVICE_FIELDS,
+    LONGEST_TEXT,
     MODEL_FIELDS,
     RUN_PARAMETERS,
     Field,
@@ -259,7 +260,7 @@ def run_values(run: Run) -> dict[str, Any]:
         "load_average": around.load_average,
         "tuner_version": around.tuner_version,
         "python_version": around.python_version,
-        "message": run.message,
+        "message": storable_text(run.message)[:LONGEST_TEXT] if run.message else run.message,
         "failed_chunk_sizes": _chunk_sizes(run.failed),
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
