@@ -15,7 +15,9 @@ from tests.test_cli import tuner
 from tests.test_resolve import NTHREAD, NUM_ENVS, _no_logging, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError, SchemaError
+from tuner.history import judge_runs
 from tuner.store.check import check
+from tuner.store.ledger import recompute
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
 from tuner.store.repair import repair
@@ -140,6 +142,7 @@ def test_check_finds_the_damage_and_repair_keeps_both_the_file_and_what_it_gives
     assert repaired.returncode == 0, repaired.stderr
     [aside] = database.parent.glob(f"{database.name}.damaged-*")
     assert str(aside) in repaired.stdout
+    assert tuner("db", "recompute", "--database", str(database)).returncode == 0
     assert aside.read_bytes() == content
     assert check(database) == []
     store_cache(database, "new", {"chunk_size": 2})
@@ -166,6 +169,25 @@ def test_a_pin_that_no_pool_could_take_is_found_and_can_be_taken_back(database: 
         take_back()
         assert check(database) == []
         assert load_cache(database)[key]["chunk_size"] == 4
+
+
+@pytest.mark.parametrize("table", ["sample", "verdict"])
+def test_what_no_pool_could_take_is_found_and_repair_leaves_it_out(
+    database: Path, table: str
+) -> None:
+    key = a_key(num_envs=64)
+    store_cache(database, a_key(num_envs=65), {"chunk_size": 65, "per_candidate_ms": {"65": 1.0}})
+    store_cache(database, key, {"chunk_size": 4, "per_candidate_ms": {"None": 9.0, "4": 8.0}})
+    _execute(database, f"UPDATE {table} SET chunk_size = 65 WHERE chunk_size = 4")
+    [finding] = check(database)
+    assert "65, with num_envs 64" in finding.what
+    done = repair(database)
+    assert done is not None
+    assert done.refused[table] == 1
+    assert check(database) == []
+    recompute(database, judge_runs)
+    assert check(database) == []
+    assert load_cache(database)[a_key(num_envs=65)]["chunk_size"] == 65
 
 
 def test_repair_keeps_what_lies_around_the_damage(database: Path) -> None:

@@ -111,6 +111,7 @@ def repair(database: str | None) -> None:
     for table, rows in done.kept.items():
         refused = done.refused[table]
         click.echo(f"{table}: {rows} rows kept" + (f", {refused} refused" if refused else ""))
+    click.echo("`tuner db recompute` makes the verdicts anew from what was kept")
 
 
 @db.command()

@@ -37,11 +37,19 @@ TABLES = {
 }
 """Parents before children, each with its primary key."""
 
-NO_POOL_TAKES = """
-    DELETE FROM pin WHERE chunk_size > (
-        SELECT num_envs FROM tuning_key WHERE tuning_key.digest = pin.key_digest)
-"""
-"""A pin written by hand that no pool could take: it is in the damaged file still."""
+NO_POOL_TAKES = {
+    "pin": """
+        DELETE FROM pin WHERE chunk_size > (
+            SELECT num_envs FROM tuning_key WHERE tuning_key.digest = pin.key_digest)""",
+    "verdict": """
+        DELETE FROM verdict WHERE chunk_size > (
+            SELECT num_envs FROM tuning_key WHERE tuning_key.digest = verdict.key_digest)""",
+    "sample": """
+        DELETE FROM sample WHERE chunk_size > (
+            SELECT num_envs FROM tuning_key JOIN run ON run.key_id = tuning_key.key_id
+            WHERE run.run_id = sample.run_id)""",
+}
+"""Takes out what no pool of its key could take, by table: it is in the damaged file still."""
 
 COMPANIONS = ("-journal", "-wal", "-shm")
 """What SQLite may have left beside a database file."""
@@ -166,10 +174,11 @@ def _copy(damaged: Path, fresh: Path) -> tuple[dict[str, int], dict[str, int]]:
                 kept[name] += 1
             except (sa.exc.IntegrityError, sa.exc.StatementError):
                 refused[name] += 1
+        for name, clearing in NO_POOL_TAKES.items():
+            impossible = target.exec_driver_sql(clearing).rowcount
+            kept[name] -= impossible
+            refused[name] += impossible
         _admit_losses(target)
-        impossible = target.exec_driver_sql(NO_POOL_TAKES).rowcount
-        kept["pin"] -= impossible
-        refused["pin"] += impossible
     return kept, refused
 
 
