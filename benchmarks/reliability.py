@@ -195,7 +195,7 @@ def faults(folder: Path) -> Figures:
     store_cache(database, "old", VALUE)
     injected = lost = 0
     for error in ("disk I/O error", "database or disk is full"):
-        Failing.error = error
+        Failing.error = sqlite3.OperationalError(error)
         for statement in itertools.count(1):
             Failing.left = statement
             try:

@@ -82,15 +82,15 @@ def test_a_process_killed_at_any_statement_leaves_all_or_nothing(
 
 
 class Failing(sqlite3.Connection):
-    """A connection whose n-th statement fails, as on a full disk or a broken one."""
+    """A connection whose n-th statement fails, as on a full disk, or is interrupted."""
 
     left = 0
-    error = "disk I/O error"
+    error: BaseException
 
     def _count(self) -> None:
         Failing.left -= 1
         if Failing.left == 0:
-            raise sqlite3.OperationalError(Failing.error)
+            raise Failing.error
 
     def cursor(self, *_: Any, **__: Any) -> Any:
         return super().cursor(FailingCursor)
@@ -115,13 +115,37 @@ def open_to_fail(file: Path) -> sqlite3.Connection:
     return connection
 
 
+@pytest.mark.parametrize("state", ["new", "filled"])
+def test_ctrl_c_at_any_statement_is_passed_on_and_leaves_all_or_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, state: str
+) -> None:
+    monkeypatch.setattr(engine, "open_for_writing", open_to_fail)
+    Failing.error = KeyboardInterrupt()
+    interrupted = 0
+    for statement in range(1, 2000, 7 if state == "new" else 2):
+        database = tmp_path / f"{statement}.db"
+        Failing.left = 0
+        if state == "filled":
+            store_cache(database, "old", VALUE)
+        Failing.left = statement
+        try:
+            store_cache(database, a_key(), VALUE)
+            break
+        except KeyboardInterrupt:
+            interrupted += 1
+        Failing.left = 0
+        store_cache(database, "next", VALUE)
+        assert load_cache(database).keys() - {"old"} == {"next"}
+    assert interrupted >= 5
+
+
 @pytest.mark.parametrize("error", ["disk I/O error", "database or disk is full"])
 def test_a_fault_at_any_statement_leaves_all_or_nothing(
     database: Path, monkeypatch: pytest.MonkeyPatch, error: str
 ) -> None:
     store_cache(database, "old", VALUE)
     monkeypatch.setattr(engine, "open_for_writing", open_to_fail)
-    Failing.error = error
+    Failing.error = sqlite3.OperationalError(error)
     faults: list[str] = []
     for statement in range(1, 200):
         Failing.left = statement

@@ -215,12 +215,12 @@ def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | Non
     if verdict.reason is None:
         return head
     if verdict.reason == "tie":
-        return f"{head}; what differences are left are not worth more timings"
+        return f"{head}; decided as it stands, because no more time is spent on one key"
     remedy = {
-        "budget": "time ran out: measuring again with a larger time budget would settle it",
-        "noise": "the machine is noisy: measuring again when it is quieter would settle it",
-        "too few": "too few timings: measuring again with a larger time budget would settle it",
-        "contradiction": "runs contradict each other: measuring again would tell which holds",
+        "budget": "the time budget was too short for more: a larger one may settle it",
+        "noise": "the machine is noisy: measuring again when it is quieter may settle it",
+        "too few": "too few timings to tell: measuring again may settle it",
+        "contradiction": "runs contradict each other: measuring again may tell which holds",
     }[verdict.reason]
     return f"{head}; undecided, {remedy}"
 

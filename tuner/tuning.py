@@ -152,14 +152,14 @@ def measure_and_save(
         )
 
     def keep(race: Race) -> None:
-        # A check of a choice is worth nothing by halves.
-        if history.occasion == "verify" or not _is_worth_keeping(race, time_budget_s):
-            return
-        save_run(file, key, timed(race, INTERRUPTED), judge_runs)
-        notice.inform(
-            f"interrupted: {len(race.samples)} timings are kept, whoever asks next goes on from "
-            "there"
-        )
+        if history.occasion == "verify":
+            fate = "not kept: a check by halves is none"
+        elif _is_worth_keeping(race, time_budget_s):
+            save_run(file, key, timed(race, INTERRUPTED), judge_runs)
+            fate = "kept, whoever asks next goes on from there"
+        else:
+            fate = "not kept: too few, or of too long steps, for anybody to go on from"
+        notice.inform(f"interrupted: {len(race.samples)} timings are {fate}")
 
     chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
     if history.occasion == "verify":

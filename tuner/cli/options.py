@@ -23,6 +23,8 @@ from tuner.store.diagnosis import exists, is_empty
 FAILED = 1
 USAGE = 2
 FINDING = 3
+INTERRUPTED = 128 + signal.SIGINT
+"""As a shell reports what Ctrl-C has ended."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -52,6 +54,8 @@ class Failing(click.Group):
             fail(ctx, str(error))
         except (click.exceptions.Exit, click.Abort):
             raise
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)  # whoever pressed it knows
         except BrokenPipeError:
             # Whoever read has enough, as in `| head`. What is still unwritten goes nowhere, or
             # Python would complain at its end.

@@ -12,7 +12,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import FAILED, database_option, existing
+from tuner.cli.options import database_option, existing
 from tuner.cli.tables import GAP, LINE, printable, set_in, width
 
 if TYPE_CHECKING:
@@ -63,17 +63,14 @@ def sql(statement: str | None, form: str, database: str | None) -> None:
         return
     from tempfile import SpooledTemporaryFile
 
-    try:
-        with SpooledTemporaryFile(
-            MEMORY, "w+", encoding="utf-8", errors="surrogatepass", newline=""
-        ) as kept:
-            with asked(file, statement) as result:
-                _hand_over(FORMS[form](result), kept)
-            kept.seek(0)
-            while text := kept.read(MEMORY):
-                click.echo(text, nl=False)
-    except KeyboardInterrupt:
-        click.get_current_context().exit(FAILED)  # whoever pressed it knows
+    with SpooledTemporaryFile(
+        MEMORY, "w+", encoding="utf-8", errors="surrogatepass", newline=""
+    ) as kept:
+        with asked(file, statement) as result:
+            _hand_over(FORMS[form](result), kept)
+        kept.seek(0)
+        while text := kept.read(MEMORY):
+            click.echo(text, nl=False)
 
 
 def _print_ways(file: Path) -> None:

@@ -109,6 +109,9 @@ def _engine(database: Path, deed: Deed) -> sa.Engine:
 
 def _roll_back(connection: sa.Connection) -> None:
     """Undo what the transaction did. SQLite may have done so itself, a full disk does that."""
+    if connection.invalidated:
+        return  # Ctrl-C in a statement: SQLAlchemy has closed the driver's connection, and SQLite
+        # undoes what one that is closed had not committed
     driver = connection.connection.driver_connection
     if isinstance(driver, sqlite3.Connection) and driver.in_transaction:
         driver.rollback()
