@@ -16,7 +16,7 @@ import pytest
 from tests.facts import DEVICE, MODEL_SIGNATURE, a_key
 from tests.stored import ALIKE, HERE, Shell, a_run, contents, rows_of, store
 from tuner import store_cache
-from tuner.cli.tables import Column, print_table, width
+from tuner.cli.tables import Column, percent, print_table, relative, width
 from tuner.keys import CacheKey
 from tuner.records import Candidate
 from tuner.store import upkeep
@@ -432,6 +432,46 @@ def test_a_text_that_is_cut_shows_it_and_a_number_never_is(
     assert lines[2].startswith("数" * 23 + "~")
     print_table(columns, [("x" * 100, "7" * 90)])
     assert "7" * 90 in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"), [("❤️⚠️", 2), ("ที่รัก", 3), ("e\u0301", 1), ("数据", 4), ("text", 4)]
+)
+def test_a_text_takes_as_many_columns_as_its_letters_show(text: str, columns: int) -> None:
+    assert width(text) == columns
+
+
+@pytest.mark.parametrize("letter", ["x", "数", "e\u0301"])
+def test_a_text_of_any_length_is_cut(letter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = letter * 200_000  # looked at anew for each letter that goes, it would take hours
+    print_table([Column("a", yields=True), Column("b")], [(text, "x")])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.replace("~ ", "~").startswith(letter * (76 // width(letter)) + "~")
+    assert width(line) == 80
+
+
+@pytest.mark.parametrize(
+    ("share", "as_share", "as_ratio"),
+    [
+        (-0.0004, "0.0 %", "0.0 %"),
+        (0.0004, "0.0 %", "0.0 %"),
+        (-0.054, "-5.4 %", "-5.4 %"),
+        (0.054, "5.4 %", "+5.4 %"),
+        (99.5, "9950.0 %", "+9950.0 %"),
+        (8e9, "8e+11 %", "+8e+11 %"),
+        (-8e9, "-8e+11 %", "-8e+11 %"),
+    ],
+)
+def test_a_share_has_no_sign_at_zero_and_few_digits_where_it_is_absurd(
+    share: float, as_share: str, as_ratio: str
+) -> None:
+    assert (percent(share), relative(1 + share)) == (as_share, as_ratio)
+
+
+def test_what_is_hardly_a_difference_has_no_bar(database: Path, shell: Shell) -> None:
+    store(database, QUADRUPED, a_run(1, {None: 9.4, 4: 9.4}, pairs=48))
+    shown = shell("show", QUADRUPED, "--database", database).out
+    assert "#####" not in shown
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals to open here")

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+MOST_DIGITS = 1e4
+"""Per cent from which on only the magnitude is told."""
+
 
 def printable(text: str) -> str:
     """Keep a stored text from moving the cursor or breaking the line."""
@@ -19,15 +22,20 @@ def milliseconds(value: float | None) -> str:
 
 def relative(value: float | None) -> str:
     """Write a time over the native default's as a difference: 0.94 is -6.0 %."""
-    if value is None:
-        return ""
-    difference = round((value - 1) * 100, 1)
-    return "0.0 %" if difference == 0 else f"{difference:+.1f} %"
+    return "" if value is None else _per_cent(value - 1, "+")
 
 
 def percent(value: float | None) -> str:
     """Write a share in per cent."""
-    return "" if value is None else f"{value * 100:.1f} %"
+    return "" if value is None else _per_cent(value, "")
+
+
+def _per_cent(share: float, sign: str) -> str:
+    """Write a share; no zero has a sign, and no timing gone astray makes a table wide."""
+    rounded = round(share * 100, 1)
+    if rounded == 0:
+        return "0.0 %"
+    return f"{rounded:{sign}{'.1f' if abs(rounded) < MOST_DIGITS else '.0e'}} %"
 
 
 def candidate_name(chunk_size: Any) -> str:

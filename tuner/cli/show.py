@@ -12,6 +12,7 @@ import click
 from tuner.cli.listing import choice_of
 from tuner.cli.options import database_option, existing, print_json, the_key
 from tuner.cli.tables import (
+    FINEST_BAR,
     SHORT_KEY,
     WIDEST_BAR,
     Column,
@@ -117,7 +118,8 @@ def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> N
     click.echo()
     ratios = [row["relative"] or row["relative_to_default"] for row in candidates]
     differences = [None if ratio is None else ratio - 1 for ratio in ratios]
-    largest = min(WIDEST_BAR, max((abs(d) for d in differences if d is not None), default=0.0))
+    furthest = max((abs(d) for d in differences if d is not None), default=0.0)
+    largest = min(WIDEST_BAR, max(FINEST_BAR, furthest))
     names = [row["chunk_size"] for row in candidates]
     print_table(
         [
