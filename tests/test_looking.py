@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -344,6 +345,52 @@ def test_what_cannot_be_compared_says_what_could(filled: Path, shell: Shell) -> 
     shell.refused("compare", QUADRUPED, ARM, "--by", "device", "--database", filled, code=2)
     shell.refused("compare", "--database", filled, code=2)
     assert "no key" in shell.refused("compare", "zzz", "--database", filled)
+
+
+def test_one_is_counted_as_one(database: Path, shell: Shell) -> None:
+    key = a_key(num_envs=1, nthread=1, bench_nsteps=1, device=DEVICE | {"cpu_count": 1})
+    store(database, key, a_run(1, {None: 9.4, 1: 9.4}, choice=Candidate(None)))
+    rows_of(database, "DELETE FROM sample WHERE sample_order <> 1")
+    rows_of(database, "UPDATE run SET samples = 1")
+    picture, page = database.with_name("a.svg"), database.with_name("a.html")
+    calls: tuple[tuple[object, ...], ...] = (
+        ("list",), ("show", key), ("history", key), ("plot", key, "-o", picture),
+        ("report", "-o", page), ("export", "-o", database.with_name("a.csv")),
+        ("db", "recompute"), ("db", "prune", "--older-than", 0), ("db", "prune", "--keep-runs", 1),
+        ("db", "prune", "--older-than", 0, "--yes"),
+    )  # fmt: skip
+    for command in calls:
+        told = shell(*command, "--database", database)
+        assert told.code == 0, told
+        seen = told.out + told.err
+        if isinstance(made := command[-1], Path):
+            seen += re.sub("<script.*?</script>", "", made.read_text("utf-8"), flags=re.S)
+        one = r"\b1 (?:run|key|sample|row|timing|environment|thread|CPU|step)s?\b"
+        said = re.findall(one, seen)
+        assert not [words for words in said if words.endswith("s")], (command, said)
+        assert said or command[0] in ("list", "history") or "--keep-runs" in command
+
+
+@pytest.mark.parametrize("where", ["no/such/folder", "a file"])
+def test_a_folder_that_is_missing_is_told_in_the_same_words_by_all_that_make_files(
+    filled: Path, shell: Shell, where: str
+) -> None:
+    filled.with_name("a file").touch()
+    told = set()
+    for command, name in (
+        (("plot", QUADRUPED, "-o"), "a.svg"),
+        (("report", "-o"), "a.html"),
+        (("export", "-o"), "a.csv"),
+        (("export", "-o"), "a.db"),
+        (("db", "backup"), "a.db"),
+    ):
+        file = filled.parent / where / name
+        refused = shell.refused(*command, file, "--database", filled)
+        told.add(refused.replace(str(file), "FILE").replace(str(file.parent), "FOLDER"))
+    assert told == {
+        "tuner: cannot write FILE: there is no folder FOLDER; nothing was changed: make it, or "
+        "name another file\n"
+    }
 
 
 # --- on a terminal --------------------------------------------------------------------------

@@ -48,6 +48,12 @@ def interval(low: float | None, high: float | None) -> str:
     return "" if low is None or high is None else f"{percent(low)} to {percent(high)}"
 
 
+def counted(number: int, what: str) -> str:
+    """Write how many there are: "1 run", "2 runs", "12,000 runs"."""
+    digits = f"{number:,}" if number >= 10_000 else str(number)
+    return f"{digits} {what}" + ("" if number == 1 else "s")
+
+
 def minute(moment: str | None) -> str:
     """Write a stored time to the minute."""
     return (moment or "")[:16].replace("T", " ")

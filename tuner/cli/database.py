@@ -11,7 +11,7 @@ import click
 
 from tuner.cli.options import FINDING, Failing, FiniteRange, database_option, existing, print_json
 from tuner.cli.progress import showing
-from tuner.cli.tables import Column, print_table
+from tuner.cli.tables import Column, counted, print_table
 from tuner.paths import cache_path
 from tuner.validators import POLICIES, Stack
 
@@ -102,7 +102,8 @@ def repair(database: str | None) -> None:
     click.echo(f"moved the damaged file to {done.moved_to}")
     for table, rows in done.kept.items():
         refused = done.refused[table]
-        click.echo(f"{table}: {rows} rows kept" + (f", {refused} refused" if refused else ""))
+        more = f", {refused} refused" if refused else ""
+        click.echo(f"{table}: {counted(rows, 'row')} kept{more}")
 
 
 @db.command()
@@ -152,7 +153,7 @@ def recompute(database: str | None) -> None:
 
     file = existing(database)
     count = recompute_file(file, judge_runs, showing("judging"))
-    click.echo(f"{file}: the verdicts of {count} keys are made anew")
+    click.echo(f"{file}: the verdicts of {counted(count, 'key')} are made anew")
 
 
 @db.command()
@@ -207,9 +208,9 @@ def prune(
         print_json({"done": yes, **dataclasses.asdict(pruning)})
         return
     click.echo(
-        f"{'removed' if yes else 'would remove'} {len(pruning.run_ids)} runs with "
-        f"{pruning.samples} samples of {len(pruning.keys)} keys; "
-        f"{len(pruning.gone)} keys {'are' if yes else 'would be'} forgotten"
+        f"{'removed' if yes else 'would remove'} {counted(len(pruning.run_ids), 'run')} with "
+        f"{counted(pruning.samples, 'sample')} of {counted(len(pruning.keys), 'key')}; "
+        f"{counted(len(pruning.gone), 'key')} {'' if yes else 'would be '}forgotten"
     )
     if not yes and pruning.run_ids:
         click.echo("nothing was changed: --yes does it")

@@ -13,7 +13,7 @@ import click
 
 from tuner.cli.options import FAILED, FINDING, database_option, existing, print_json
 from tuner.cli.progress import amount_progress
-from tuner.cli.tables import Column, print_table, printable
+from tuner.cli.tables import Column, counted, print_table, printable
 from tuner.paths import cache_path
 
 if TYPE_CHECKING:
@@ -151,8 +151,8 @@ def export(
             progress=progress,
         )
     size = Path(output).stat().st_size
-    of = f" of {written.runs:,} runs" if written.runs else ""
-    click.echo(f"{output}: {written.rows:,} rows{of} of {file}, {size:,} bytes")
+    of = f" of {counted(written.runs, 'run')}" if written.runs else ""
+    click.echo(f"{output}: {counted(written.rows, 'row')}{of} of {file}, {size:,} bytes")
 
 
 @click.command("import")

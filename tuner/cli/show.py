@@ -18,6 +18,7 @@ from tuner.cli.tables import (
     Column,
     bar,
     candidate_name,
+    counted,
     interval,
     milliseconds,
     minute,
@@ -94,7 +95,7 @@ def _facts(found: dict[str, Any]) -> dict[str, str]:
     if verdicts:
         told["expected loss"] = percent(verdicts[0]["expected_loss"])
         told["between runs"] = percent(verdicts[0]["between_runs"])
-    told["runs"] = f"{overview['runs']} with {overview['samples'] or 0} samples"
+    told["runs"] = f"{overview['runs']} with {counted(overview['samples'] or 0, 'sample')}"
     return {name: text for name, text in told.items() if text}
 
 
@@ -226,7 +227,8 @@ def history(key: str, as_json: bool, database: str | None) -> None:
     if verdict is not None:
         flips = sum(run["flipped"] for run in runs)
         chose = sum(map(_chose_by_itself, runs))
-        print_facts({"verdict": _verdict(verdict), "flips": f"{flips} in {chose} runs that chose"})
+        told = f"{flips} in {counted(chose, 'run')} that chose"
+        print_facts({"verdict": _verdict(verdict), "flips": told})
 
 
 def _judged_alone(

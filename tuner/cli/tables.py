@@ -10,6 +10,7 @@ import click
 
 from tuner.texts import (
     candidate_name,
+    counted,
     interval,
     milliseconds,
     minute,
@@ -27,6 +28,7 @@ __all__ = [
     "Column",
     "bar",
     "candidate_name",
+    "counted",
     "interval",
     "milliseconds",
     "minute",

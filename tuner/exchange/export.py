@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from tuner.errors import ArgumentError
+from tuner.errors import ArgumentError, cannot_write
 from tuner.exchange.rows import COLUMNS, FACTS, FORMAT, RUNS_FORMAT, VERDICTS_FORMAT
 from tuner.exchange.writers import (
     Columns,
@@ -162,7 +162,7 @@ def _appearing(database: Path, target: Path) -> Iterator[Path]:
     if target.exists() and not target.is_file():
         raise ArgumentError(f"cannot export to {target}: it is not a file; `-o -` is stdout")
     if not target.parent.is_dir():
-        raise ArgumentError(f"cannot write {target}: there is no folder {target.parent}: make it")
+        raise ArgumentError(cannot_write(target, FileNotFoundError()))
     if target.exists() and target.samefile(database):
         raise ArgumentError(f"{target} is the database itself: name another file")
     partial = target.with_name(f"{target.name}.partial-{os.getpid()}")
@@ -170,10 +170,7 @@ def _appearing(database: Path, target: Path) -> Iterator[Path]:
         yield partial
         os.replace(partial, target)
     except OSError as error:
-        raise ArgumentError(
-            f"cannot write {target}: {error.strerror}; nothing was changed: "
-            "make room or the folder, or name another file"
-        ) from error
+        raise ArgumentError(cannot_write(target, error)) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
