@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tuner.cli.filters import filter_options, selected
 from tuner.cli.options import FINDING, Failing, FiniteRange, database_option, existing, print_json
 from tuner.cli.progress import showing
 from tuner.cli.tables import Column, counted, print_table
@@ -169,6 +170,7 @@ def recompute(database: str | None) -> None:
     metavar="MB",
     help="The oldest, until the file is about so small.",
 )
+@filter_options
 @click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: what goes.")
 @database_option
@@ -179,15 +181,18 @@ def prune(
     yes: bool,
     as_json: bool,
     database: str | None,
+    **filters: Any,
 ) -> None:
     """Say which runs are old, many or large enough to go; remove them with --yes.
 
-    Verdicts are made anew from what is left. A key that loses all of its runs is forgotten,
+    Of all runs, or of those that the filters mean: all filters hold together. Verdicts are made
+    anew from what is left. A key that loses all of its runs is forgotten,
     unless it is pinned.
 
     \b
     Example:
       tuner db prune --older-than 365 --keep-runs 20
+      tuner db prune --keep-runs 5 --model 'quad*' --until 2026-01-31
     """
     from tuner.history import judge_runs
     from tuner.store.upkeep import plan_pruning
@@ -201,6 +206,7 @@ def prune(
         older_than=None if older_than is None else _days(older_than),
         keep_runs=keep_runs,
         most_bytes=None if max_size is None else int(max_size * 1e6),
+        selection=selected(**filters),
     )
     if yes and pruning.run_ids:
         prune_file(file, pruning, judge_runs)

@@ -24,16 +24,15 @@ from tuner.store.exporting import (
     PRIVATE,
     VERDICT_COLUMNS,
     Column,
-    Selection,
     shelf,
     write_database,
 )
+from tuner.store.filters import EVERYTHING, Selection
 from tuner.store.ledger import Judge
 
 What = Literal["samples", "runs", "verdicts"]
 Format = Literal["csv", "jsonl", "parquet", "sqlite", "t4"]
 
-EVERYTHING = Selection()
 FORMATS = {"samples": FORMAT, "runs": RUNS_FORMAT, "verdicts": VERDICTS_FORMAT}
 
 Progress = Callable[[int, int], None]
