@@ -30,7 +30,7 @@ from tuner import load_cache, store_cache
 from tuner.answers import Answer
 from tuner.errors import ArgumentError
 from tuner.exchange import intake
-from tuner.exchange.export import EVERYTHING, Format, What, write_file, write_rows
+from tuner.exchange.export import Format, What, write_file, write_rows
 from tuner.exchange.intake import Imported, import_files
 from tuner.exchange.rows import COLUMNS, FORMAT
 from tuner.history import judge_runs
@@ -39,7 +39,8 @@ from tuner.records import Candidate, Circumstances, Run, Sample, Verdict
 from tuner.store import importing
 from tuner.store.check import check
 from tuner.store.diagnosis import REVISION
-from tuner.store.exporting import PRIVATE, VERDICT_COLUMNS, Selection
+from tuner.store.exporting import PRIVATE, VERDICT_COLUMNS
+from tuner.store.filters import EVERYTHING, Selection
 from tuner.store.ledger import recompute, save_run
 from tuner.store.lookup import find_answer
 from tuner.store.overview import read_overview
@@ -294,18 +295,18 @@ SELECTIONS: list[tuple[Selection, Callable[[dict[str, Any]], bool]]] = [
     (EVERYTHING, lambda row: True),
     (Selection(key=a_key()[:9]), lambda row: row["tuning_key"] == a_key()),
     (Selection(key=a_key()[3:9]), lambda row: row["tuning_key"] == a_key()),
-    (Selection(model_file="*quad*"), lambda row: "quad" in (row["model_file"] or "")),
-    (Selection(model_file="quadruped.xml"), lambda row: "quad" in (row["model_file"] or "")),
-    (Selection(model_file="r.xml"), lambda row: row["model_file"] == "r.xml"),
+    (Selection(model="*quad*"), lambda row: "quad" in (row["model_file"] or "")),
+    (Selection(model="quadruped.xml"), lambda row: "quad" in (row["model_file"] or "")),
+    (Selection(model="r.xml"), lambda row: row["model_file"] == "r.xml"),
     (Selection(device="X86"), lambda row: row["machine"] == "x86_64"),
     (Selection(device="part of"), lambda row: row["cpu_model"] == "A Part of 2"),
     (Selection(num_envs=4096), lambda row: row["num_envs"] == 4096),
     (Selection(since="2026-02-01"), lambda row: row["finished_utc"] >= "2026-02-01"),
-    (Selection(until="2026-01-31"), lambda row: row["finished_utc"] < "2026-02-01"),
+    (Selection(until="2026-02-01"), lambda row: row["finished_utc"] < "2026-02-01"),
     (Selection(decided=True), lambda row: row["num_envs"] != 4096),
     (Selection(decided=False), lambda row: row["num_envs"] == 4096),
     (
-        Selection(num_envs=1024, until="2026-01-31", decided=True),
+        Selection(num_envs=1024, until="2026-02-01", decided=True),
         lambda row: row["num_envs"] == 1024 and row["finished_utc"] < "2026-02-01",
     ),
 ]
@@ -513,7 +514,7 @@ def test_a_run_that_is_there_teaches_the_facts_of_its_key(database: Path, tmp_pa
     measured("one", digest, poor)  # type: ignore[arg-type]
     taken_in(rich, poor)
     measured("two", a_key(), rich, 2)
-    first = exported(rich, "jsonl", selection=Selection(until="2026-01-31"))
+    first = exported(rich, "jsonl", selection=Selection(until="2026-02-01"))
     lines = [line for line in first.read_text().splitlines(keepends=True) if '"one"' in line]
     assert lines
     first.write_text("".join(lines))
@@ -589,7 +590,7 @@ def test_a_wrong_row_is_rejected_and_the_rest_goes_in(
 
 @pytest.mark.parametrize("form", ["csv", "jsonl"])
 def test_rows_in_any_order_make_whole_runs(filled: Path, database: Path, form: Format) -> None:
-    file = exported(filled, form, selection=Selection(until="2026-01-31"))
+    file = exported(filled, form, selection=Selection(until="2026-02-01"))
     lines = file.read_text().splitlines(keepends=True)
     head = lines[:1] if form == "csv" else []
     body = lines[len(head) :]
@@ -597,7 +598,7 @@ def test_rows_in_any_order_make_whole_runs(filled: Path, database: Path, form: F
     file.write_text("".join(head + body))
     (found,) = taken_in(database, file)
     assert (found.new_runs, found.rejected) == (5, 0)
-    wanted = export(filled, selection=Selection(until="2026-01-31"))
+    wanted = export(filled, selection=Selection(until="2026-02-01"))
     assert but_for_the_way(export(database)) == but_for_the_way(wanted)
 
 

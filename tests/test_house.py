@@ -10,7 +10,16 @@ from pathlib import Path
 PACKAGE = Path(__file__).parents[1] / "tuner"
 
 FLOORS = [
-    {"budget", "errors", "notice", "texts", "processors", "filesystem", "validators"},
+    {
+        "budget",
+        "errors",
+        "notice",
+        "texts",
+        "processors",
+        "filesystem",
+        "validators",
+        "store.filters",
+    },
     {"records"},
     {"answers", "store.fields"},
     {"paths", "candidates", "device", "workload", "circumstances"},
@@ -41,6 +50,7 @@ FLOORS = [
     {"explain"},
     {"cli.tables"},
     {"cli.options"},
+    {"cli.filters"},
     {"cli.progress", "cli.listing", "cli.sql", "cli.doctor", "cli.work"},
     {"cli.tune", "cli.why", "cli.keys", "cli.database", "cli.show", "cli.compare", "cli.exchange"},
     {"cli.pictures"},

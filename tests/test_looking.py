@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -16,7 +17,7 @@ import pytest
 from tests.facts import DEVICE, MODEL_SIGNATURE, a_key
 from tests.stored import ALIKE, HERE, Shell, a_run, contents, rows_of, store
 from tuner import store_cache
-from tuner.cli.tables import Column, print_table, width
+from tuner.cli.tables import Column, percent, print_table, relative, width
 from tuner.keys import CacheKey
 from tuner.records import Candidate
 from tuner.store import upkeep
@@ -85,6 +86,15 @@ def listed(filled: Path, shell: Shell) -> Callable[..., list[str]]:
         (("--since", "2026-02-01"), {OWN}),
         (("--since", "1h"), {OWN}),
         (("--since", "99999999999999w"), {HUMANOID, QUADRUPED, ANT, ARM, OWN}),
+        (("--until", "2026-01-30"), set()),
+        (("--until", "2026-01-31"), {HUMANOID, QUADRUPED, ANT, ARM}),
+        (("--until", "1h"), {HUMANOID, QUADRUPED, ANT, ARM}),
+        (("--until", "9999-12-31"), {HUMANOID, QUADRUPED, ANT, ARM, OWN}),
+        (("--until", "99999999999999w"), set()),
+        (("--since", "2026-02-01", "--until", "2026-01-31"), set()),
+        (("--key", QUADRUPED[:9]), {QUADRUPED}),
+        (("--key", QUADRUPED[3:9]), {QUADRUPED}),
+        (("--key", "a key"), {OWN}),
         (("--model", "quad*", "--min-gain", 30, "--decided"), {ARM}),
         (("--model", "'; drop table run; --"), set()),
     ],
@@ -153,6 +163,12 @@ def test_a_pinned_key_has_no_measured_gain_and_is_decided(
         ("--since", "-3d"),
         ("--since", "3"),
         ("--since", "2026-02-30"),
+        ("--since", "9" * 5000 + "d"),
+        ("--until", "tomorrow"),
+        ("--until", ""),
+        ("--key", ""),
+        ("--model", ""),
+        ("--device", ""),
         ("--min-gain", "nan"),
         ("--min-gain", "-1"),
         ("--num-envs", "0"),
@@ -163,6 +179,62 @@ def test_a_wrong_filter_is_a_wrong_call(
     filled: Path, shell: Shell, options: tuple[str, ...]
 ) -> None:
     assert options[0] in shell.refused("list", *options, "--database", filled, code=2)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--model", "quad*"),
+        ("--model", "robots/*"),
+        ("--device", "X86"),
+        ("--num-envs", 1024),
+        ("--min-gain", 5),
+        ("--decided",),
+        ("--undecided",),
+        ("--key", "k1_"),
+        ("--since", "2026-01-31", "--device", "86"),
+        ("--until", "2026-02-01", "--num-envs", 1024, "--decided"),
+        ("--since", "1h"),
+        ("--until", "2025-01-31"),
+    ],
+)
+def test_a_filter_means_the_same_keys_to_every_command(
+    filled: Path, listed: Callable[..., list[str]], shell: Shell, options: tuple[object, ...]
+) -> None:
+    upkeep.pin(filled, str(ANT), 8, "so")
+    store(filled, a_key(num_envs=77), a_run(6, ALIKE, model_file="quad.xml", pairs=1))
+    store(filled, a_key(num_envs=77), a_run(7, ALIKE, model_file="renamed.xml", pairs=1))
+    keys = set(listed(*options))
+    exported = shell(
+        "export", "--what", "runs", "--format", "jsonl", *options, "--database", filled
+    )
+    rows = [json.loads(line) for line in exported.out.splitlines()]
+    assert {row["tuning_key"] for row in rows} == keys
+    said = shell(
+        "export", "--what", "verdicts", "--format", "jsonl", *options, "--database", filled
+    )
+    rows = [json.loads(line) for line in said.out.splitlines()]
+    assert {row["tuning_key"] for row in rows} == keys
+    pruned = shell("db", "prune", "--older-than", 0, *options, "--json", "--database", filled)
+    assert set(json.loads(pruned.out)["keys"]) == keys
+    if len(keys) > 1:
+        assert {row["tuning_key"] for row in compared(shell, filled, *options)["keys"]} == keys
+    else:
+        assert "filters mean" in shell.refused("compare", *options, "--database", filled)
+
+
+def test_pruning_takes_only_what_the_filters_mean(filled: Path, shell: Shell) -> None:
+    for rule in (("--older-than", 0), ("--keep-runs", 1), ("--max-size", 0)):
+        told = shell("db", "prune", *rule, "--model", "quad*", "--json", "--database", filled)
+        found = json.loads(told.out)
+        assert found["run_ids"]
+        assert set(found["keys"]) <= {str(QUADRUPED), str(ARM)}
+    before = len(rows_of(filled, "SELECT 1 FROM run"))
+    shell("db", "prune", "--max-size", 0, "--num-envs", 4096, "--yes", "--database", filled)
+    assert len(rows_of(filled, "SELECT 1 FROM run")) == before - 1
+    assert "--older-than" in shell.refused(
+        "db", "prune", "--model", "quad*", "--yes", "--database", filled, code=2
+    )
 
 
 # --- one key --------------------------------------------------------------------------------
@@ -282,6 +354,41 @@ def test_one_key_is_compared_with_those_that_differ_in_one_thing(
     assert {row["tuning_key"] for row in found["keys"]} == {str(key) for key in keys}
 
 
+def test_a_device_is_compared_whatever_its_threads_are(filled: Path, shell: Shell) -> None:
+    many = a_key(device=DEVICE | {"cpu_count": 64}, nthread=64)
+    store(filled, many, a_run(8, ALIKE, pairs=24))
+    store(filled, a_key(device=DEVICE | {"cpu_count": 64}, num_envs=512), a_run(9))
+    found = compared(shell, filled, QUADRUPED)
+    assert {row["tuning_key"] for row in found["keys"]} == {QUADRUPED, ARM, many}
+    costs = {(cost["tuning_key"], cost["with_choice_of"]): cost for cost in found["costs"]}
+    # what is carried over is the chunk_size itself, and what it costs is timed there
+    there = costs[many, QUADRUPED]
+    assert (there["chunk_size"], there["timed_chunk_size"], there["exact"]) == (4, 4, True)
+    assert there["slower"] == pytest.approx(8.8 / 8.0 - 1, abs=0.03)
+    # the default is a rule: 1 there, 12 here, where its own timings are what it costs
+    here = costs[QUADRUPED, many]
+    assert (here["chunk_size"], here["timed_chunk_size"], here["exact"]) == (None, None, True)
+    assert here["slower"] == pytest.approx(9.4 / 8.0 - 1, abs=0.03)
+
+
+def test_filters_leave_some_out_but_never_the_key_that_was_named(
+    filled: Path, shell: Shell
+) -> None:
+    other = a_key(device=DEVICE | {"cpu_count": 64})
+    store(filled, other, a_run(8))
+    found = compared(shell, filled, QUADRUPED, "--device", "neoverse")
+    assert {row["tuning_key"] for row in found["keys"]} == {QUADRUPED, ARM}
+
+
+def test_more_keys_than_anybody_can_compare_are_refused(database: Path, shell: Shell) -> None:
+    keys = [a_key(num_envs=number) for number in range(9, 70)]
+    for key in keys:
+        store_cache(database, key, {"chunk_size": 4})
+    for call in (keys, [*keys[:1], "--by", "num-envs"], ["--decided"]):
+        assert "61 keys" in shell.refused("compare", *call, "--database", database)
+    assert len(compared(shell, database, *keys[:60])["keys"]) == 60
+
+
 def test_the_cost_of_anothers_choice_is_read_from_the_own_timings(
     filled: Path, shell: Shell
 ) -> None:
@@ -343,7 +450,55 @@ def test_what_cannot_be_compared_says_what_could(filled: Path, shell: Shell) -> 
     assert "--by" in shell.refused("compare", ARM, "--by", "nthread", "--database", filled)
     shell.refused("compare", QUADRUPED, ARM, "--by", "device", "--database", filled, code=2)
     shell.refused("compare", "--database", filled, code=2)
+    shell.refused("compare", "--by", "device", "--num-envs", 9, "--database", filled, code=2)
+    shell.refused("compare", QUADRUPED, ARM, "--num-envs", 9, "--database", filled, code=2)
     assert "no key" in shell.refused("compare", "zzz", "--database", filled)
+
+
+def test_one_is_counted_as_one(database: Path, shell: Shell) -> None:
+    key = a_key(num_envs=1, nthread=1, bench_nsteps=1, device=DEVICE | {"cpu_count": 1})
+    store(database, key, a_run(1, {None: 9.4, 1: 9.4}, choice=Candidate(None)))
+    rows_of(database, "DELETE FROM sample WHERE sample_order <> 1")
+    rows_of(database, "UPDATE run SET samples = 1")
+    picture, page = database.with_name("a.svg"), database.with_name("a.html")
+    calls: tuple[tuple[object, ...], ...] = (
+        ("list",), ("show", key), ("history", key), ("plot", key, "-o", picture),
+        ("report", "-o", page), ("export", "-o", database.with_name("a.csv")),
+        ("db", "recompute"), ("db", "prune", "--older-than", 0), ("db", "prune", "--keep-runs", 1),
+        ("db", "prune", "--older-than", 0, "--yes"),
+    )  # fmt: skip
+    for command in calls:
+        told = shell(*command, "--database", database)
+        assert told.code == 0, told
+        seen = told.out + told.err
+        if isinstance(made := command[-1], Path):
+            seen += re.sub("<script.*?</script>", "", made.read_text("utf-8"), flags=re.S)
+        one = r"\b1 (?:run|key|sample|row|timing|environment|thread|CPU|step)s?\b"
+        said = re.findall(one, seen)
+        assert not [words for words in said if words.endswith("s")], (command, said)
+        assert said or command[0] in ("list", "history") or "--keep-runs" in command
+
+
+@pytest.mark.parametrize("where", ["no/such/folder", "a file"])
+def test_a_folder_that_is_missing_is_told_in_the_same_words_by_all_that_make_files(
+    filled: Path, shell: Shell, where: str
+) -> None:
+    filled.with_name("a file").touch()
+    told = set()
+    for command, name in (
+        (("plot", QUADRUPED, "-o"), "a.svg"),
+        (("report", "-o"), "a.html"),
+        (("export", "-o"), "a.csv"),
+        (("export", "-o"), "a.db"),
+        (("db", "backup"), "a.db"),
+    ):
+        file = filled.parent / where / name
+        refused = shell.refused(*command, file, "--database", filled)
+        told.add(refused.replace(str(file), "FILE").replace(str(file.parent), "FOLDER"))
+    assert told == {
+        "tuner: cannot write FILE: there is no folder FOLDER; nothing was changed: make it, or "
+        "name another file\n"
+    }
 
 
 # --- on a terminal --------------------------------------------------------------------------
@@ -432,6 +587,46 @@ def test_a_text_that_is_cut_shows_it_and_a_number_never_is(
     assert lines[2].startswith("数" * 23 + "~")
     print_table(columns, [("x" * 100, "7" * 90)])
     assert "7" * 90 in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("text", "columns"), [("❤️⚠️", 2), ("ที่รัก", 3), ("e\u0301", 1), ("数据", 4), ("text", 4)]
+)
+def test_a_text_takes_as_many_columns_as_its_letters_show(text: str, columns: int) -> None:
+    assert width(text) == columns
+
+
+@pytest.mark.parametrize("letter", ["x", "数", "e\u0301"])
+def test_a_text_of_any_length_is_cut(letter: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = letter * 200_000  # looked at anew for each letter that goes, it would take hours
+    print_table([Column("a", yields=True), Column("b")], [(text, "x")])
+    line = capsys.readouterr().out.splitlines()[1]
+    assert line.replace("~ ", "~").startswith(letter * (76 // width(letter)) + "~")
+    assert width(line) == 80
+
+
+@pytest.mark.parametrize(
+    ("share", "as_share", "as_ratio"),
+    [
+        (-0.0004, "0.0 %", "0.0 %"),
+        (0.0004, "0.0 %", "0.0 %"),
+        (-0.054, "-5.4 %", "-5.4 %"),
+        (0.054, "5.4 %", "+5.4 %"),
+        (99.5, "9950.0 %", "+9950.0 %"),
+        (8e9, "8e+11 %", "+8e+11 %"),
+        (-8e9, "-8e+11 %", "-8e+11 %"),
+    ],
+)
+def test_a_share_has_no_sign_at_zero_and_few_digits_where_it_is_absurd(
+    share: float, as_share: str, as_ratio: str
+) -> None:
+    assert (percent(share), relative(1 + share)) == (as_share, as_ratio)
+
+
+def test_what_is_hardly_a_difference_has_no_bar(database: Path, shell: Shell) -> None:
+    store(database, QUADRUPED, a_run(1, {None: 9.4, 4: 9.4}, pairs=48))
+    shown = shell("show", QUADRUPED, "--database", database).out
+    assert "#####" not in shown
 
 
 @pytest.mark.skipif(not hasattr(os, "openpty"), reason="there are no terminals to open here")

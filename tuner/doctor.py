@@ -29,6 +29,7 @@ from tuner.store.diagnosis import (
 )
 from tuner.store.lock import measuring_lock_path
 from tuner.store.sqlite import query
+from tuner.texts import counted
 
 LEAST_FREE_BYTES = 100 * 2**20
 QUIET_LOAD_PER_CPU = 0.25
@@ -188,7 +189,7 @@ def _machine() -> Iterator[Reading]:
             "cpu quota",
             f"{here.cpu_quota:g} CPUs",
             "the control group stops the pool's threads once their share is used up",
-            f"give the pool {max(1, int(here.cpu_quota))} threads, or raise the quota",
+            f"give the pool {counted(max(1, int(here.cpu_quota)), 'thread')}, or raise the quota",
         )
     else:
         yield Reading("cpu quota", f"{here.cpu_quota:g} CPUs")

@@ -4,6 +4,11 @@ One root, `TunerError`, so that a caller who wants to catch everything of ours c
 about an argument are `ValueError` as well, because that is what callers of a function catch.
 """
 
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
 
 class TunerError(Exception):
     """The root of every error this package raises on purpose."""
@@ -39,3 +44,11 @@ class OlderSchemaError(SchemaError):
 
 class LockError(DatabaseError):
     """A lock could not be taken."""
+
+
+def cannot_write(file: Path, error: OSError) -> str:
+    """Say why a file that appears whole or not at all did not, and what to do."""
+    why, step = error.strerror, "make room, or name another file"
+    if isinstance(error, FileNotFoundError | NotADirectoryError) and not os.path.isdir(file.parent):
+        why, step = f"there is no folder {file.parent}", "make it, or name another file"
+    return f"cannot write {file}: {why}; nothing was changed: {step}"

@@ -14,6 +14,7 @@ from tuner.resolve import is_open
 from tuner.store.diagnosis import exists, is_empty
 from tuner.store.lookup import find_answer
 from tuner.store.relatives import nearest
+from tuner.texts import counted
 from tuner.validators import Stack, stack_of
 from tuner.workload import model_signature
 
@@ -112,7 +113,8 @@ def explain_key(
     """Say the same of a key that is made already, for a software stack."""
     num_envs, nthread = key.facts.num_envs, key.facts.nthread
     if num_envs <= nthread:
-        reason = f"{num_envs} environments on {nthread} threads can only be cut one way"
+        envs, threads = counted(num_envs, "environment"), counted(nthread, "thread")
+        reason = f"{envs} on {threads} can only be cut one way"
         return Explanation("nothing to tune", key, reason, None, None)
     found = find_answer(database, key, num_envs, here)
     if isinstance(found, Answer):

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Literal
 from tuner.errors import TunerError
 from tuner.records import NATIVE_DEFAULT
 from tuner.study import Study, told_apart
-from tuner.texts import printable
+from tuner.texts import counted, printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist
@@ -80,7 +80,7 @@ def draw_key(study: Study) -> Figure:
         outside = [(x, min(max(y, low), high)) for x, y in placed if x and not low <= y <= high]
         _line(axes, inside, "samples", SAMPLE, color=GREY, marker="o", ms=3, alpha=0.3)
         if outside:
-            label = f"beyond the edge: {len(outside)} samples"
+            label = f"beyond the edge: {counted(len(outside), 'sample')}"
             _line(axes, outside, "beyond", label, color=GREY, marker="|", ms=10)
         _mark_default(axes, study)
         _intervals(

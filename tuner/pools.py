@@ -20,6 +20,7 @@ from mujoco import rollout as mujoco_rollout
 
 from tuner.candidates import whole_number
 from tuner.errors import ArgumentError, PoolError
+from tuner.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -133,8 +134,8 @@ class RolloutPool:
             self._rollout: Any = mujoco_rollout.Rollout(nthread=self.nthread)
         except (MemoryError, RuntimeError, ValueError, mujoco.FatalError) as error:
             raise PoolError(
-                f"mujoco.rollout cannot be set up for {nbatch} environments on {nthread} "
-                f"threads: {error}. Try fewer."
+                f"mujoco.rollout cannot be set up for {counted(nbatch, 'environment')} on "
+                f"{counted(nthread, 'thread')}: {error}. Try fewer."
             ) from error
         self._process = os.getpid()
         self._turn = threading.Lock()

@@ -56,7 +56,7 @@ function find() {
     row.hidden = !words.every((word) => text.includes(word));
     found += !row.hidden;
   }
-  document.getElementById("found").textContent = `${found} of ${body.rows.length} keys`;
+  document.getElementById("found").textContent = `${found} of ${body.rows.length} ${body.rows.length === 1 ? "key" : "keys"}`;
 }
 search.addEventListener("input", find);
 find();

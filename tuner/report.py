@@ -37,7 +37,7 @@ from tuner.plots import (
 )
 from tuner.records import NATIVE_DEFAULT, Estimate
 from tuner.study import MOST_CURVES, Study, comparable, told_apart
-from tuner.texts import candidate_name, milliseconds, percent, printable, relative
+from tuner.texts import candidate_name, counted, milliseconds, percent, printable, relative
 
 MOST_SAMPLES = 60
 """Samples of a candidate that a chart shows; of more, every second, third, ... one."""
@@ -299,9 +299,12 @@ def make_page(
         f"default-src 'none'; script-src {allowed}; style-src 'unsafe-inline'; "
         "img-src data: blob:; base-uri 'none'; form-action 'none'"
     )
-    count = f"the {len(studies)} of {total} keys" if len(studies) < total else f"all {total} keys"
+    count = counted(total, "key")
     if len(studies) < total:
-        count += " that were asked for, or measured last (--newest N, --key KEY)"
+        count = (
+            f"the {len(studies)} of {count} that were asked for, or measured last "
+            "(--newest N, --key KEY)"
+        )
     body = [
         "<h1>Tuning report</h1>",
         f"<p>{_html(source)}: {count}.</p>",
@@ -388,8 +391,9 @@ def _comparisons(studies: Sequence[Study]) -> str:
         if len(group) > 1:
             shown = _devices_first(group)[:MOST_CURVES]
             row = shown[0].overview
+            steps = counted(row["bench_nsteps"], "step")
             more = f"; {len(shown)} of {len(group)} keys" if len(shown) < len(group) else ""
-            heading = f"{shown[0].model}, {row['bench_nsteps']} steps, {row['dtype']}{more}"
+            heading = f"{shown[0].model}, {steps}, {row['dtype']}{more}"
             parts.append(_details(heading, [_chart(comparison_chart(shown))], opened=not parts))
     return "<h2>Devices and sizes compared</h2>" + (
         "".join(parts) or "<p>No two keys are of the same model and the same kind of work.</p>"

@@ -23,6 +23,7 @@ from tuner.evidence import (
     weigh,
 )
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
+from tuner.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -210,7 +211,7 @@ def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | Non
         timings: How many timings it rests on.
         pool_seconds: The pool's time that they took, where it is known.
     """
-    cost = f"{timings} timings" + ("" if pool_seconds is None else f", {pool_seconds:.1f} s")
+    cost = counted(timings, "timing") + ("" if pool_seconds is None else f", {pool_seconds:.1f} s")
     head = f"{_choice_in_words(verdict)}, {cost}"
     if verdict.reason is None:
         return head

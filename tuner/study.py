@@ -21,7 +21,7 @@ from tuner.evidence import Work, usable_samples
 from tuner.history import MEASURED, in_order, judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Run, Verdict
 from tuner.store.views import read_evidence
-from tuner.texts import printable, relative
+from tuner.texts import counted, printable, relative
 
 MOST_CURVES = 8
 """Curves that can be told apart in one picture."""
@@ -113,7 +113,7 @@ class Study:
         """Its device in a few words."""
         cpu = self.overview["cpu_model"] or self.overview["machine"]
         count = self.overview["usable_cpus"] or self.overview["cpu_count"]
-        words = [cpu or "unknown device", f"{count} CPUs" if count else ""]
+        words = [cpu or "unknown device", counted(count, "CPU") if count else ""]
         return printable(", ".join(filter(None, words)))
 
     @property
@@ -121,7 +121,8 @@ class Study:
         """Its environments and threads."""
         if not (self.work.num_envs and self.work.nthread):
             return "unknown size"
-        return f"{self.work.num_envs} environments, {self.work.nthread} threads"
+        envs, threads = self.work.num_envs, self.work.nthread
+        return f"{counted(envs, 'environment')}, {counted(threads, 'thread')}"
 
     @property
     def title(self) -> str:

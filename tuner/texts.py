@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+MOST_DIGITS = 1e4
+"""Per cent from which on only the magnitude is told."""
+
 
 def printable(text: str) -> str:
     """Keep a stored text from moving the cursor or breaking the line."""
@@ -19,15 +22,20 @@ def milliseconds(value: float | None) -> str:
 
 def relative(value: float | None) -> str:
     """Write a time over the native default's as a difference: 0.94 is -6.0 %."""
-    if value is None:
-        return ""
-    difference = round((value - 1) * 100, 1)
-    return "0.0 %" if difference == 0 else f"{difference:+.1f} %"
+    return "" if value is None else _per_cent(value - 1, "+")
 
 
 def percent(value: float | None) -> str:
     """Write a share in per cent."""
-    return "" if value is None else f"{value * 100:.1f} %"
+    return "" if value is None else _per_cent(value, "")
+
+
+def _per_cent(share: float, sign: str) -> str:
+    """Write a share; no zero has a sign, and no timing gone astray makes a table wide."""
+    rounded = round(share * 100, 1)
+    if rounded == 0:
+        return "0.0 %"
+    return f"{rounded:{sign}{'.1f' if abs(rounded) < MOST_DIGITS else '.0e'}} %"
 
 
 def candidate_name(chunk_size: Any) -> str:
@@ -38,6 +46,12 @@ def candidate_name(chunk_size: Any) -> str:
 def interval(low: float | None, high: float | None) -> str:
     """Write the ends of an interval of shares."""
     return "" if low is None or high is None else f"{percent(low)} to {percent(high)}"
+
+
+def counted(number: int, what: str) -> str:
+    """Write how many there are: "1 run", "2 runs", "12,000 runs"."""
+    digits = f"{number:,}" if number >= 10_000 else str(number)
+    return f"{digits} {what}" + ("" if number == 1 else "s")
 
 
 def minute(moment: str | None) -> str:

@@ -36,6 +36,7 @@ from tuner.store.migrate import upgrade
 from tuner.store.relatives import nearest
 from tuner.store.runs import holding, policies_of, read_runs
 from tuner.store.views import one_moment
+from tuner.texts import counted
 from tuner.validators import Stack, stack_of
 
 PLAN = "race"
@@ -114,7 +115,7 @@ def measure_and_save(
         raise ArgumentError(f"seed must be a whole number from 0 to {LARGEST_INTEGER}, got {seed}")
     if len(work.state) != facts.num_envs:
         raise ArgumentError(
-            f"state has {len(work.state)} rows and num_envs is {facts.num_envs}: "
+            f"state has {counted(len(work.state), 'row')} and num_envs is {facts.num_envs}: "
             "give one row per environment"
         )
     seed = int.from_bytes(os.urandom(6)) if seed is None else int(seed)
@@ -159,7 +160,7 @@ def measure_and_save(
             fate = "kept, whoever asks next goes on from there"
         else:
             fate = "not kept: too few, or of too long steps, for anybody to go on from"
-        notice.inform(f"interrupted: {len(race.samples)} timings are {fate}")
+        notice.inform(f"interrupted: {counted(len(race.samples), 'timing')} {fate}")
 
     chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
     if history.occasion == "verify":

@@ -7,56 +7,73 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.candidates import native_chunk_size
+from tuner.cli.filters import filter_options, selected
 from tuner.cli.listing import choice_of, decided_of
 from tuner.cli.options import database_option, existing, print_json, the_key
-from tuner.cli.tables import SHORT_KEY, Column, number, percent, print_table, relative
+from tuner.cli.tables import SHORT_KEY, Column, counted, number, percent, print_table, relative
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tuner.store.alike import By
+    from tuner.store.filters import Selection
 
 WAYS: dict[str, By] = {"device": "device", "num-envs": "num_envs", "nthread": "nthread"}
+MOST = 60
+"""Keys at once: what they cost each other grows with their square."""
 ABREAST = 6
 """Choices in a table of what they cost elsewhere: as many as fit a line."""
 
 
 @click.command()
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@click.argument("keys", metavar="[KEY...]", nargs=-1)
 @click.option(
     "--by",
     type=click.Choice(list(WAYS)),
     help="Compare KEY with the keys that differ from it in this alone.  [default: device]",
 )
+@filter_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the keys, and the costs.")
 @database_option
-def compare(keys: tuple[str, ...], by: str | None, as_json: bool, database: str | None) -> None:
+def compare(
+    keys: tuple[str, ...], by: str | None, as_json: bool, database: str | None, **filters: Any
+) -> None:
     """Compare what keys chose, and what each one's choice would cost the others.
 
-    With one KEY: the same work (model and run parameters) on other devices, or on the same device
-    with other numbers of environments or threads. With several: these. "per thr." is how many
-    chunks a thread gets.
+    With one KEY: the same work (model and run parameters) on other devices, whatever their
+    numbers of threads, or on the same device with other numbers of environments or threads;
+    filters leave some of these out. With several: these. Without: those that the filters mean.
+    "per thr." is how many chunks a thread gets.
 
     The second table says how much slower a step of a line's key would be with the choice of a
-    column's key than with its own, by the timings of the line's key. "~" marks a choice that was
-    not timed there: the nearest timed one, at most twice as far, stands for it; "-" is unknown.
+    column's key than with its own, by the timings of the line's key. A choice is carried over as
+    the chunk_size that it is, and the default as the rule that it is, whatever it amounts to
+    there. "~" marks a choice that was not timed there: the nearest timed one, at most twice as
+    far, stands for it; "-" is unknown.
 
     \b
     Example:
       tuner compare k1_3f9a
       tuner compare k1_3f9a --by num-envs
       tuner compare k1_3f9a k1_77c0
+      tuner compare --model 'quad*' --num-envs 1024
     """
-    from tuner.store.alike import keys_alike, read_compared
+    from tuner.store.alike import read_compared
 
+    selection = selected(**filters)
+    filtered = any(value is not None for value in selection)
     file = existing(database)
     names = list(dict.fromkeys(the_key(file, key) for key in keys))
-    if by and len(names) > 1:
-        raise click.UsageError("give either several keys, or one and --by")
-    if len(names) == 1:
-        names = keys_alike(file, names[0], WAYS[by or "device"])
-    if len(names) == 1:
+    if len(names) > 1 and (by or filtered):
+        raise click.UsageError("give either several keys, or one and --by or filters")
+    if not names and (by or not filtered):
+        raise click.UsageError("say which: KEY, several, or filters alone, such as --model")
+    if len(names) < 2:
+        names = _found(file, names, WAYS[by or "device"], selection)
+    if len(names) > MOST:
         raise click.ClickException(
-            f"no key differs from {names[0]} in its {by or 'device'} alone: "
-            f"try another --by ({', '.join(WAYS)}), or name several keys"
+            f"{counted(len(names), 'key')} at once would be no comparison, {MOST} is the most: "
+            "filters leave some out (--model, --device, --num-envs, --since)"
         )
     rows = [row | _chunks(row) for row in read_compared(file, names)]
     costs = _costs(rows)
@@ -65,6 +82,32 @@ def compare(keys: tuple[str, ...], by: str | None, as_json: bool, database: str 
         return
     _print_keys(rows)
     _print_costs(rows, costs)
+
+
+def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[str]:
+    """List the keys that differ from a named one in one thing, or those that filters mean."""
+    from tuner.store.alike import keys_alike
+    from tuner.store.overview import read_overview
+
+    meant = [
+        row["tuning_key"]
+        for row in read_overview(file, selection, order="envs", columns=("tuning_key",))
+    ]
+    if not names:
+        if len(meant) < 2:
+            raise click.ClickException(
+                f"the filters mean {counted(len(meant), 'key')}: `tuner list` takes the same ones"
+            )
+        return meant
+    (name,) = names
+    left = {name, *meant}
+    found = [key for key in keys_alike(file, name, way) if key in left]
+    if len(found) < 2:
+        raise click.ClickException(
+            f"no key is like {name} but for its {way.replace('_', '-')}: try another --by "
+            f"({', '.join(WAYS)}), other filters, or name several keys"
+        )
+    return found
 
 
 def _chunks(row: dict[str, Any]) -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import click
 
+from tuner.cli.filters import filter_options, selected
 from tuner.cli.options import (
     FINDING,
     Failing,
@@ -19,7 +20,7 @@ from tuner.cli.options import (
     tidy_end,
 )
 from tuner.cli.progress import showing
-from tuner.cli.tables import Column, print_table
+from tuner.cli.tables import Column, counted, print_table
 from tuner.paths import cache_path
 from tuner.validators import POLICIES, Stack
 
@@ -110,7 +111,8 @@ def repair(database: str | None) -> None:
     click.echo(f"moved the damaged file to {done.moved_to}")
     for table, rows in done.kept.items():
         refused = done.refused[table]
-        click.echo(f"{table}: {rows} rows kept" + (f", {refused} refused" if refused else ""))
+        more = f", {refused} refused" if refused else ""
+        click.echo(f"{table}: {counted(rows, 'row')} kept{more}")
     click.echo("`tuner db recompute` makes the verdicts anew from what was kept")
 
 
@@ -162,7 +164,7 @@ def recompute(database: str | None) -> None:
 
     file = existing(database)
     count = recompute_file(file, judge_runs, showing("judging"))
-    click.echo(f"{file}: the verdicts of {count} keys are made anew")
+    click.echo(f"{file}: the verdicts of {counted(count, 'key')} are made anew")
 
 
 @db.command()
@@ -178,6 +180,7 @@ def recompute(database: str | None) -> None:
     metavar="MB",
     help="The oldest, until the file is about so small.",
 )
+@filter_options
 @click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: what goes.")
 @database_option
@@ -188,15 +191,18 @@ def prune(
     yes: bool,
     as_json: bool,
     database: str | None,
+    **filters: Any,
 ) -> None:
     """Say which runs are old, many or large enough to go; remove them with --yes.
 
-    Verdicts are made anew from what is left. A key that loses all of its runs is forgotten,
+    Of all runs, or of those that the filters mean: all filters hold together. Verdicts are made
+    anew from what is left. A key that loses all of its runs is forgotten,
     unless it is pinned.
 
     \b
     Example:
       tuner db prune --older-than 365 --keep-runs 20
+      tuner db prune --keep-runs 5 --model 'quad*' --until 2026-01-31
     """
     from tuner.history import judge_runs
     from tuner.store.upkeep import plan_pruning
@@ -210,6 +216,7 @@ def prune(
         older_than=None if older_than is None else _days(older_than),
         keep_runs=keep_runs,
         most_bytes=None if max_size is None else int(max_size * 1e6),
+        selection=selected(**filters),
     )
     if yes and pruning.run_ids:
         prune_file(file, pruning, judge_runs)
@@ -217,9 +224,9 @@ def prune(
         print_json({"done": yes, **dataclasses.asdict(pruning)})
         return
     click.echo(
-        f"{'removed' if yes else 'would remove'} {len(pruning.run_ids)} runs with "
-        f"{pruning.samples} samples of {len(pruning.keys)} keys; "
-        f"{len(pruning.gone)} keys {'are' if yes else 'would be'} forgotten"
+        f"{'removed' if yes else 'would remove'} {counted(len(pruning.run_ids), 'run')} with "
+        f"{counted(pruning.samples, 'sample')} of {counted(len(pruning.keys), 'key')}; "
+        f"{counted(len(pruning.gone), 'key')} {'' if yes else 'would be '}forgotten"
     )
     if not yes and pruning.run_ids:
         click.echo("nothing was changed: --yes does it")

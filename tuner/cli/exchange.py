@@ -5,15 +5,15 @@ from __future__ import annotations
 import dataclasses
 import os
 import sys
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.cli.filters import filter_options, selected
 from tuner.cli.options import FAILED, FINDING, database_option, existing, print_json, tidy_end
 from tuner.cli.progress import amount_progress
-from tuner.cli.tables import Column, print_table, printable
+from tuner.cli.tables import Column, counted, print_table, printable
 from tuner.paths import cache_path
 
 if TYPE_CHECKING:
@@ -29,20 +29,6 @@ SUFFIXES: dict[str, Format] = {
 }
 
 
-class Day(click.DateTime):
-    """A day, and a reason in words where it is none."""
-
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> datetime:
-        """Read it."""
-        try:
-            return super().convert(value, param, ctx)
-        except click.BadParameter:
-            self.fail(f"{str(value)[:40]!r} is no day, such as 2026-01-31", param, ctx)
-
-
-DAY = Day(["%Y-%m-%d"])
 TOLD = 20
 """Rejected rows whose reasons are printed."""
 
@@ -64,36 +50,15 @@ TOLD = 20
 )
 @click.option("-o", "--output", metavar="FILE|-", default="-", help="Where to; - is stdout.")
 @click.option("--anonymous", is_flag=True, help="Leave out host and file names, and free texts.")
-@click.option("--key", metavar="PREFIX", help="Keys that start so.")
-@click.option(
-    "--model-file", metavar="GLOB", help="Runs of model files that match, by path or name."
-)
-@click.option("--device", metavar="TEXT", help="Devices with this in cpu_model or machine.")
-@click.option("--num-envs", type=click.IntRange(1, 2**63 - 1), help="Keys of so many environments.")
-@click.option(
-    "--since",
-    type=DAY,
-    metavar="DATE",
-    help="Runs that ended on this day (2026-01-31, UTC) or later.",
-)
-@click.option("--until", type=DAY, metavar="DATE", help="Runs that ended on this day or earlier.")
-@click.option("--decided/--undecided", default=None, help="Keys whose verdict is, or is not.")
+@filter_options
 @database_option
-@click.pass_context
 def export(
-    ctx: click.Context,
     what: What,
     form: Format | None,
     output: str,
     anonymous: bool,
-    key: str | None,
-    model_file: str | None,
-    device: str | None,
-    num_envs: int | None,
-    since: datetime | None,
-    until: datetime | None,
-    decided: bool | None,
     database: str | None,
+    **filters: Any,
 ) -> None:
     """Write what is stored to FILE, each row with all facts of its key.
 
@@ -105,7 +70,6 @@ def export(
     """
     from tuner.exchange.export import write_file, write_rows
     from tuner.history import judge_runs
-    from tuner.store.exporting import Selection
 
     form = form or SUFFIXES.get(Path(output).suffix.lower(), "csv")
     if form in ("sqlite", "t4") and what != "samples":
@@ -114,15 +78,7 @@ def export(
         raise click.ClickException("stdout is closed: name a file with -o FILE")
     if output == "-" and (form == "sqlite" or (form == "parquet" and sys.stdout.isatty())):
         raise click.UsageError(f"{form} cannot be written to this stdout: name a file with -o FILE")
-    selection = Selection(
-        key=key,
-        model_file=model_file,
-        device=device,
-        num_envs=num_envs,
-        since=since.strftime("%Y-%m-%d") if since else None,
-        until=until.strftime("%Y-%m-%d") if until else None,
-        decided=decided,
-    )
+    selection = selected(**filters)
     file = existing(database)
     with tidy_end(), amount_progress("exporting") as progress:
         if output == "-":
@@ -140,7 +96,7 @@ def export(
                 stdout.flush()
             except BrokenPipeError:  # a reader such as `head` has seen enough
                 os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-                ctx.exit(FAILED)
+                click.get_current_context().exit(FAILED)
             return
         written = write_file(
             file,
@@ -153,8 +109,8 @@ def export(
             progress=progress,
         )
     size = Path(output).stat().st_size
-    of = f" of {written.runs:,} runs" if written.runs else ""
-    click.echo(f"{output}: {written.rows:,} rows{of} of {file}, {size:,} bytes")
+    of = f" of {counted(written.runs, 'run')}" if written.runs else ""
+    click.echo(f"{output}: {counted(written.rows, 'row')}{of} of {file}, {size:,} bytes")
 
 
 @click.command("import")

@@ -17,7 +17,7 @@ from tuner.cli.options import (
     the_key,
 )
 from tuner.cli.progress import race_progress
-from tuner.cli.tables import candidate_name, percent, printable
+from tuner.cli.tables import candidate_name, counted, percent, printable
 from tuner.cli.work import asked_again, opened
 from tuner.device import device_fingerprint
 from tuner.errors import TunerError
@@ -96,7 +96,8 @@ def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
     for name in dict.fromkeys(names):
         overview = read_key(file, name)["overview"]
         model = Path(overview["model_file"] or "").name or "no model file"
-        told = f"{name}: {model}, {overview['runs']} runs, {overview['samples'] or 0} samples"
+        runs = counted(overview["runs"], "run")
+        told = f"{name}: {model}, {runs}, {counted(overview['samples'] or 0, 'sample')}"
         click.echo(printable(told), err=True)
     if not yes:
         click.confirm("forget this?", abort=True, err=True)

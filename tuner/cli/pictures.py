@@ -13,7 +13,8 @@ import click
 from tuner.cli.database import stats_lines
 from tuner.cli.options import Command, database_option, existing, the_key
 from tuner.cli.progress import showing
-from tuner.errors import ArgumentError
+from tuner.cli.tables import counted
+from tuner.errors import ArgumentError, cannot_write
 
 NEWEST = 200
 """Keys of a report, unless it is told otherwise: a page that browsers open without a pause."""
@@ -117,9 +118,9 @@ def report(output: Path, keys: tuple[str, ...], newest: int, database: str | Non
     every = [row["tuning_key"] for row in read_overview(file)]
     names = list(dict.fromkeys(the_key(file, key) for key in keys)) or every[:newest]
     if not keys and len(names) < len(every):
+        shown = counted(len(names), "key")
         click.echo(
-            f"the {len(names)} keys measured last of {len(every)}: --newest N takes more, "
-            "--key KEY others",
+            f"the {shown} measured last of {len(every)}: --newest N takes more, --key KEY others",
             err=True,
         )
 
@@ -161,6 +162,4 @@ def _blaming(output: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        raise click.ClickException(
-            f"cannot write {output}: {error.strerror}; name a file elsewhere with -o"
-        ) from error
+        raise click.ClickException(cannot_write(output, error)) from error

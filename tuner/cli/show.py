@@ -12,11 +12,13 @@ import click
 from tuner.cli.listing import choice_of
 from tuner.cli.options import database_option, existing, print_json, the_key
 from tuner.cli.tables import (
+    FINEST_BAR,
     SHORT_KEY,
     WIDEST_BAR,
     Column,
     bar,
     candidate_name,
+    counted,
     interval,
     milliseconds,
     minute,
@@ -93,7 +95,7 @@ def _facts(found: dict[str, Any]) -> dict[str, str]:
     if verdicts:
         told["expected loss"] = percent(verdicts[0]["expected_loss"])
         told["between runs"] = percent(verdicts[0]["between_runs"])
-    told["runs"] = f"{overview['runs']} with {overview['samples'] or 0} samples"
+    told["runs"] = f"{overview['runs']} with {counted(overview['samples'] or 0, 'sample')}"
     return {name: text for name, text in told.items() if text}
 
 
@@ -117,7 +119,8 @@ def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> N
     click.echo()
     ratios = [row["relative"] or row["relative_to_default"] for row in candidates]
     differences = [None if ratio is None else ratio - 1 for ratio in ratios]
-    largest = min(WIDEST_BAR, max((abs(d) for d in differences if d is not None), default=0.0))
+    furthest = max((abs(d) for d in differences if d is not None), default=0.0)
+    largest = min(WIDEST_BAR, max(FINEST_BAR, furthest))
     names = [row["chunk_size"] for row in candidates]
     print_table(
         [
@@ -224,7 +227,8 @@ def history(key: str, as_json: bool, database: str | None) -> None:
     if verdict is not None:
         flips = sum(run["flipped"] for run in runs)
         chose = sum(map(_chose_by_itself, runs))
-        print_facts({"verdict": _verdict(verdict), "flips": f"{flips} in {chose} runs that chose"})
+        told = f"{flips} in {counted(chose, 'run')} that chose"
+        print_facts({"verdict": _verdict(verdict), "flips": told})
 
 
 def _judged_alone(

@@ -10,6 +10,7 @@ import click
 
 from tuner.texts import (
     candidate_name,
+    counted,
     interval,
     milliseconds,
     minute,
@@ -20,12 +21,14 @@ from tuner.texts import (
 )
 
 __all__ = [
+    "FINEST_BAR",
     "LINE",
     "SHORT_KEY",
     "WIDEST_BAR",
     "Column",
     "bar",
     "candidate_name",
+    "counted",
     "interval",
     "milliseconds",
     "minute",
@@ -52,8 +55,9 @@ CUT = "~"
 """Stands for the rest of a text that was cut."""
 BAR = 5
 """Marks on each side of a bar."""
-WIDEST_BAR = 0.1
-"""The difference that fills a side: a candidate that is far off must not flatten all others."""
+WIDEST_BAR, FINEST_BAR = 0.1, 0.01
+"""The differences that fill a side at most, since a candidate that is far off must not flatten
+all others, and at least, since what is hardly a difference must not look like one."""
 
 
 class Column(NamedTuple):
@@ -108,21 +112,30 @@ def set_in(text: str, room: int, side: str) -> str:
     """Set a text into so many columns; one that is too long is cut, and shows it."""
     free = room - width(text)
     if free < 0:
-        while width(text) > room - len(CUT):
-            text = text[:-1]
-        text += CUT
+        text = _beginning(text, room - len(CUT)) + CUT
         free = room - width(text)
     return " " * free + text if side == "right" else text + " " * free
+
+
+def _beginning(text: str, room: int) -> str:
+    """Cut a text to so many columns, letter by letter from its start: it may be very long."""
+    taken = 0
+    for place, letter in enumerate(text):
+        taken += width(letter)
+        if taken > room:
+            return text[:place]
+    return text
 
 
 def width(text: str) -> int:
     """Count the columns that a text takes on a terminal: some letters take two, some none."""
     if text.isascii():
         return len(text)
-    from unicodedata import combining, east_asian_width
+    from unicodedata import category, east_asian_width
 
     return sum(
-        0 if combining(letter) else 2 if east_asian_width(letter) in "FW" else 1 for letter in text
+        0 if category(letter) in ("Mn", "Me") else 2 if east_asian_width(letter) in "FW" else 1
+        for letter in text
     )
 
 
@@ -146,7 +159,7 @@ def bar(difference: float | None, largest: float) -> str:
     """
     if difference is None:
         return ""
-    marks = min(BAR, round(BAR * abs(difference) / largest)) if largest else 0
+    marks = min(BAR, round(BAR * abs(difference) / largest))
     drawn = "#" * marks
     return f"{drawn:>{BAR}}|" if difference < 0 else f"{'':>{BAR}}|{drawn}"
 

@@ -15,6 +15,7 @@ from tuner.cli.tables import (
     SHORT_KEY,
     Column,
     candidate_name,
+    counted,
     milliseconds,
     print_table,
     printable,
@@ -116,8 +117,8 @@ def _print_nothing_to_tune(num_envs: int, nthread: int, as_json: bool) -> None:
         print_json({"source": "nothing to tune", "chunk_size": None, "decided": True})
     else:
         click.echo(
-            f"nothing to tune: {num_envs} environments on {nthread} threads can only be cut one "
-            "way; the native default does"
+            f"nothing to tune: {counted(num_envs, 'environment')} on {counted(nthread, 'thread')} "
+            "can only be cut one way; the native default does"
         )
 
 

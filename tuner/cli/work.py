@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
+from tuner.cli.tables import counted
 from tuner.device import device_fingerprint
 from tuner.keys import CacheKey, make_cache_key
 from tuner.processors import usable_cpus
@@ -165,7 +166,9 @@ def opened(what: Asked) -> Iterator[Work]:
         captured_warnings(),
         POOLS[what.pool_name](what.model, nbatch=facts.num_envs, nthread=facts.nthread) as pool,
     ):
-        click.echo(f"preparing: {facts.num_envs} environments fall and move", err=True)
+        click.echo(
+            f"preparing: letting {counted(facts.num_envs, 'environment')} fall and move", err=True
+        )
         state, control = moved_state(
             what.model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
         )

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO, Literal, NamedTuple
 
-from tuner.errors import ArgumentError
+from tuner.errors import ArgumentError, cannot_write
 from tuner.exchange.rows import COLUMNS, FACTS, FORMAT, RUNS_FORMAT, VERDICTS_FORMAT
 from tuner.exchange.writers import (
     Columns,
@@ -25,16 +25,15 @@ from tuner.store.exporting import (
     PRIVATE,
     VERDICT_COLUMNS,
     Column,
-    Selection,
     shelf,
     write_database,
 )
+from tuner.store.filters import EVERYTHING, Selection
 from tuner.store.ledger import Judge
 
 What = Literal["samples", "runs", "verdicts"]
 Format = Literal["csv", "jsonl", "parquet", "sqlite", "t4"]
 
-EVERYTHING = Selection()
 FORMATS = {"samples": FORMAT, "runs": RUNS_FORMAT, "verdicts": VERDICTS_FORMAT}
 
 Progress = Callable[[int, int], None]
@@ -167,10 +166,7 @@ def _appearing(database: Path, target: Path) -> Iterator[Path]:
         yield partial
         os.replace(partial, target)
     except OSError as error:
-        raise ArgumentError(
-            f"cannot write {target}: {error.strerror}; nothing was changed: "
-            "make room or the folder, or name another file"
-        ) from error
+        raise ArgumentError(cannot_write(target, error)) from error
     finally:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -180,6 +176,6 @@ def _check_place(database: Path, target: Path) -> None:
     if target.exists() and not target.is_file():
         raise ArgumentError(f"cannot export to {target}: it is not a file; `-o -` is stdout")
     if not target.parent.is_dir():
-        raise ArgumentError(f"cannot write {target}: there is no folder {target.parent}: make it")
+        raise ArgumentError(cannot_write(target, FileNotFoundError()))
     if target.exists() and target.samefile(database):
         raise ArgumentError(f"{target} is the database itself: name another file")

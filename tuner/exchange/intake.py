@@ -41,8 +41,9 @@ from tuner.exchange.spool import Spool
 from tuner.keys import canonical_json
 from tuner.store.backup import back_up
 from tuner.store.diagnosis import exists
-from tuner.store.exporting import SAMPLE_COLUMNS, Selection, Shelf
+from tuner.store.exporting import SAMPLE_COLUMNS, Shelf
 from tuner.store.fields import storable_text
+from tuner.store.filters import EVERYTHING
 from tuner.store.foreign import foreign_shelf, read_foreign_run
 from tuner.store.importing import MOST_SAMPLES, STATED, Arrival, meet, take_in
 from tuner.store.ledger import Judge, SampleRow, check_digest, run_values, sample_rows, utc_text
@@ -392,7 +393,7 @@ def _incomplete(waiting: dict[str, Rows]) -> Iterator[Problem]:
 
 def _of_shelf(shelf: Shelf) -> Iterator[Arrival | Problem]:
     """Read the runs of a database. Their places are their numbers in it."""
-    for run_id in shelf.run_ids(Selection()):
+    for run_id in shelf.run_ids(EVERYTHING):
         try:
             run, rows = read_foreign_run(shelf, run_id, MOST_SAMPLES + 1)
             facts = {"format": FORMAT, **run}

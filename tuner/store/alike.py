@@ -17,6 +17,13 @@ SAME = {
     **{name: f"other.{name} IS mine.{name}" for name in RUN_PARAMETERS},
 }
 """A key that was stored by its text alone knows nothing to compare by: it finds itself only."""
+DIFFERING: dict[By, tuple[tuple[str, ...], str]] = {
+    # a device that has more cores is given more threads
+    "device": (("device", "nthread"), "other.device_id <> mine.device_id"),
+    "num_envs": (("num_envs",), "other.num_envs <> mine.num_envs"),
+    "nthread": (("nthread",), "other.nthread <> mine.nthread"),
+}
+"""What may differ, and what has to."""
 COLUMNS = """
     SELECT overview.tuning_key, model_file, system, machine, cpu_model, cpu_count, usable_cpus,
            num_envs, nthread, overview.chunk_size, pinned_because, overview.decided,
@@ -28,12 +35,14 @@ COLUMNS = """
 
 
 def keys_alike(database: Path, key: str, by: By) -> list[str]:
-    """List the keys that differ from one in one thing only, the key itself among them.
+    """List the keys that differ from one in one thing, the key itself among them.
 
     Raises:
         SchemaError, DatabaseError: as `one_moment`.
     """
-    conditions = " AND ".join(condition for name, condition in SAME.items() if name != by)
+    free, differs = DIFFERING[by]
+    same = [condition for name, condition in SAME.items() if name not in free]
+    conditions = " AND ".join([*same, differs])
     with one_moment(database) as rows:
         found = rows(
             "SELECT other.digest FROM tuning_key AS mine JOIN tuning_key AS other "

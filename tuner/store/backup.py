@@ -10,7 +10,7 @@ import tempfile
 from contextlib import closing
 from pathlib import Path
 
-from tuner.errors import DatabaseError
+from tuner.errors import DatabaseError, cannot_write
 from tuner.store.diagnosis import explained
 from tuner.store.sqlite import error_name, file_uri, open_for_reading
 
@@ -56,9 +56,7 @@ def back_up(database: Path, copy: Path) -> None:
     except FileExistsError as error:
         raise DatabaseError(f"{copy} is there already: name another file") from error
     except OSError as error:
-        raise DatabaseError(
-            f"cannot write the copy {copy}: {error.strerror}; the database is as it was"
-        ) from error
+        raise DatabaseError(cannot_write(copy, error)) from error
 
 
 def _new_file_beside(copy: Path) -> Path:

@@ -21,6 +21,7 @@ from tuner.store.check import fresh_schema, schema_of
 from tuner.store.diagnosis import REVISION, file_revision, other_revision
 from tuner.store.engine import writing
 from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
+from tuner.store.filters import EVERYTHING, Selection, on_runs
 from tuner.store.ledger import Judge, judge_key
 from tuner.store.sqlite import open_for_reading, open_for_writing
 
@@ -155,45 +156,6 @@ SAMPLES = """
 """
 
 
-class Selection(NamedTuple):
-    """Which runs, or verdicts, are meant. None is any."""
-
-    key: str | None = None
-    """The first characters of the key, with or without its scheme."""
-    model_file: str | None = None
-    """A glob that the model file's path, or its name, matches."""
-    device: str | None = None
-    """A part of the CPU's model or of the instruction set, in any case."""
-    num_envs: int | None = None
-    since: str | None = None
-    """The first day, UTC, of the run's end."""
-    until: str | None = None
-    """The last day."""
-    decided: bool | None = None
-    """Whether the key's verdict, the one that `tuner list` shows, is decided."""
-
-
-CONDITIONS = {
-    "key": "(substr(tuning_key.digest, 1, length(:key)) = :key"
-    " OR substr(tuning_key.digest, 1, 3 + length(:key)) = 'k1_' || :key)",
-    "model_file": "(run.model_file GLOB :model_file OR run.model_file GLOB '*/' || :model_file)",
-    "device": "(instr(lower(device.cpu_model), lower(:device)) > 0"
-    " OR instr(lower(device.machine), lower(:device)) > 0)",
-    "num_envs": "tuning_key.num_envs = :num_envs",
-    "since": "substr({moment}, 1, 10) >= :since",
-    "until": "substr({moment}, 1, 10) <= :until",
-    "decided": "coalesce((SELECT newest.decided FROM verdict AS newest"
-    " WHERE newest.key_digest = tuning_key.digest"
-    " ORDER BY newest.last_measured_utc DESC, newest.stack LIMIT 1), 0) = :decided",
-}
-
-
-def _where(selection: Selection, moment: str) -> tuple[str, dict[str, Any]]:
-    given = {name: value for name, value in selection._asdict().items() if value is not None}
-    conditions = [CONDITIONS[name].format(moment=moment) for name in given]
-    return " AND ".join(conditions) or "1", given
-
-
 class Shelf:
     """One moment's state of a database, opened for reading row by row."""
 
@@ -202,7 +164,7 @@ class Shelf:
 
     def count(self, selection: Selection) -> tuple[int, int]:
         """Count runs and their samples."""
-        where, given = _where(selection, "run.finished_utc")
+        where, given = on_runs(selection, "run.finished_utc")
         row = self._connection.execute(
             f"SELECT count(*), coalesce(sum(run.samples), 0) FROM run {JOINS} WHERE {where}", given
         ).fetchone()
@@ -210,7 +172,7 @@ class Shelf:
 
     def run_ids(self, selection: Selection) -> Iterator[int]:
         """Go through runs by key, and within one by their ends."""
-        where, given = _where(selection, "run.finished_utc")
+        where, given = on_runs(selection, "run.finished_utc")
         for (run_id,) in self._connection.execute(
             f"SELECT run.run_id FROM run {JOINS} WHERE {where} "
             "ORDER BY tuning_key.digest, run.finished_utc, run.uid",
@@ -234,7 +196,7 @@ class Shelf:
 
     def verdicts(self, selection: Selection) -> Iterator[dict[str, Any]]:
         """Go through verdicts by key, with the key's facts; a pin without one is a row too."""
-        where, given = _where(selection, "verdict.last_measured_utc")
+        where, given = on_runs(selection, "verdict.last_measured_utc")
         columns = {**KEY_COLUMNS, **VERDICT_COLUMNS}
         sources = ", ".join(column.source for column in columns.values())
         for row in self._connection.execute(
@@ -308,7 +270,7 @@ def write_database(
     """
     back_up(database, copy)
     here, ours = schema_of(copy), fresh_schema()
-    where, given = _where(selection, "run.finished_utc")
+    where, given = on_runs(selection, "run.finished_utc")
     going = f"run_id NOT IN (SELECT run.run_id FROM run {JOINS} WHERE {where})"
     private = [name for name in PRIVATE if name in RUN_KINDS]
     with writing(copy) as connection:
@@ -346,4 +308,4 @@ def write_database(
     with closing(open_for_writing(copy)) as plain:
         plain.execute("VACUUM")  # what was taken out is not to be found in the file's free pages
     with closing(open_for_reading(copy)) as plain:
-        return Shelf(plain).count(Selection())
+        return Shelf(plain).count(EVERYTHING)

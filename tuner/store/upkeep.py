@@ -20,6 +20,7 @@ from tuner.store.counting import KINDS, add_up, pending
 from tuner.store.diagnosis import explained
 from tuner.store.engine import writing
 from tuner.store.fields import storable_text
+from tuner.store.filters import EVERYTHING, Selection, on_runs
 from tuner.store.ledger import Judge, judge_key, recompute, utc_text
 from tuner.store.migrate import upgrade
 from tuner.store.runs import policies_of
@@ -131,7 +132,7 @@ RUNS_OLDEST_FIRST = """
            row_number() OVER (
                PARTITION BY run.key_id, run.state = 'failed'
                ORDER BY run.finished_utc DESC, run.uid DESC
-           ) AS newest
+           ) AS newest, {meant} AS meant
     FROM run JOIN tuning_key ON tuning_key.key_id = run.key_id
     ORDER BY run.finished_utc, run.uid
 """
@@ -154,6 +155,7 @@ def plan_pruning(
     older_than: timedelta | None = None,
     keep_runs: int | None = None,
     most_bytes: int | None = None,
+    selection: Selection = EVERYTHING,
 ) -> Pruning:
     """Say what a pruning would take out. Changes nothing.
 
@@ -162,16 +164,19 @@ def plan_pruning(
         older_than: Runs that ended longer ago than this go.
         keep_runs: Of each key only so many of the newest runs stay, failed ones counted apart.
         most_bytes: The oldest runs go until the file would be so small.
+        selection: Only these runs go.
     """
     with one_moment(database) as rows:
-        runs = rows(RUNS_OLDEST_FIRST)
+        meant, given = on_runs(selection, "run.finished_utc")
+        runs = rows(RUNS_OLDEST_FIRST.format(meant=meant), given)
         pinned = {row["key_digest"] for row in rows("SELECT key_digest FROM pin")}
         (file,) = rows(BYTES)
     before = _moment_before(older_than) if older_than is not None else ""
     going = {
         run["run_id"]
         for run in runs
-        if run["finished_utc"] < before or (keep_runs is not None and run["newest"] > keep_runs)
+        if run["meant"]
+        and (run["finished_utc"] < before or (keep_runs is not None and run["newest"] > keep_runs))
     }
     if most_bytes is not None:
         weights = {run["run_id"]: run["samples"] + RUN_WEIGHT for run in runs}
@@ -181,7 +186,7 @@ def plan_pruning(
         for run in runs:
             if size <= most_bytes:
                 break
-            if run["run_id"] not in going:
+            if run["meant"] and run["run_id"] not in going:
                 going.add(run["run_id"])
                 size -= share * weights[run["run_id"]]
     touched = {run["key"] for run in runs if run["run_id"] in going}
