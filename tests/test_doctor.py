@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sqlite3
 from pathlib import Path
 
 import pytest
 
+from tests.golden.make import FOLDER
 from tests.test_cli import tuner
 from tuner import doctor, store_cache
 from tuner.doctor import Reading, examine
@@ -71,6 +73,12 @@ def test_what_is_wrong_is_found(tmp_path: Path, place: str) -> None:
     names = {"folder": "database", "wal": "journal mode", "future": "schema"}
     found = readings(database)
     assert found[names.get(place, "writable" if "proc" in place else "database")].problem
+
+
+def test_an_older_schema_is_to_be_upgraded(database: Path) -> None:
+    shutil.copy(FOLDER / "0001.db", database)
+    schema = readings(database)["schema"]
+    assert (schema.value, schema.next_step) == ("0001", "`tuner db upgrade`")
 
 
 def test_the_command_tells_people_and_programs(database: Path) -> None:

@@ -15,7 +15,9 @@ from typing import NamedTuple
 import click
 import pytest
 
+from tests.facts import a_key
 from tests.stored import commands
+from tuner import store_cache
 from tuner.cli import main
 
 ROOT = Path(__file__).parents[1]
@@ -119,6 +121,22 @@ def test_every_option_says_what_it_does() -> None:
 
 
 @pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@pytest.mark.parametrize("file", ["tuning.db", "none.db"])
+def test_bash_completes_the_keys_of_the_database(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    keys = [str(a_key()), str(a_key(nthread=4))]
+    for key in keys:
+        store_cache(tmp_path / "tuning.db", key, {"chunk_size": 4})
+    monkeypatch.setenv("TUNER_DATABASE", str(tmp_path / file))
+    offered = sorted(keys) if file == "tuning.db" else []
+    for command in ("show", "pin", "forget", "compare", "verify", "plot", "report --key"):
+        assert completed(f"tuner {command} k1") == offered
+    for key in offered:
+        assert completed(f"tuner show {key[:9]}") == [key]
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
@@ -130,6 +148,11 @@ def test_every_option_says_what_it_does() -> None:
     ],
 )
 def test_bash_completes_after_the_line_in_the_readme(typed: str, offered: str) -> None:
+    assert completed(typed) == sorted(offered.split())
+
+
+def completed(typed: str) -> list[str]:
+    """Let bash complete what was typed."""
     [line] = [
         line for line in (ROOT / "README.md").read_text().splitlines() if "_TUNER_COMPLETE" in line
     ]
@@ -146,4 +169,5 @@ def test_bash_completes_after_the_line_in_the_readme(typed: str, offered: str) -
         env=os.environ | {"PATH": path},
         check=True,
     )
-    assert (sorted(done.stdout.split()), done.stderr) == (sorted(offered.split()), "")
+    assert done.stderr == ""
+    return sorted(done.stdout.split())

@@ -704,6 +704,7 @@ def test_the_commands(filled: Path, database: Path, tmp_path: Path) -> None:
     ("arguments", "code", "words"),
     [
         (("export", "--format", "sqlite"), 2, "-o FILE"),
+        (("export", "-o", "a.json"), 2, "the suffix .json does not say"),
         (("export", "--format", "t4", "--what", "runs"), 2, "--what runs"),
         (("export", "--since", "yesterday"), 2, "yesterday"),
         (("export", "--num-envs", "0"), 2, "num-envs"),

@@ -218,6 +218,8 @@ def test_a_pool_that_cannot_step_gives_the_default_one_line_and_a_failed_run(
         {"dtype": "float33"},
         {"state": np.zeros((3, 3))},
         {"state": None},
+        {"state": np.full((NUM_ENVS, 3), np.nan)},
+        {"control": np.full((NUM_ENVS, 4, 2), np.inf)},
         {"num_envs": "many"},
         {"nthread": 0},
         {"database": "postgresql://host/db"},

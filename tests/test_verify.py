@@ -166,7 +166,7 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     stack = uni.here._replace(mujoco_version="0.1.2")
     expected[chosen(database, uni, 7, stack=stack)] = "nothing to verify: its verdict is of mujoco"
     store_cache(database, "a key of somebody's own", {"chunk_size": 16})
-    elsewhere["a key of somebody's own"] = "does not say which model file"
+    elsewhere["a key of somebody's own"] = "its facts are not known"
     store_cache(database, a_key(), {"chunk_size": None})  # the default: not asked
     chosen(database, work(num_envs=44), 8)
     upkeep.pin(database, work(num_envs=44).key, 8, "so")  # pinned: not asked either
@@ -184,6 +184,25 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     for key, why in (expected | elsewhere).items():  # of other machines only when asked for
         if why:
             assert why in shell.refused("verify", key, "--database", database)
+
+
+@pytest.mark.usefixtures("on_the_clock")
+def test_a_model_that_lies_elsewhere_now_can_be_named(
+    database: Path, shell: Shell, tmp_path: Path
+) -> None:
+    COSTS.update({4: 0.85})
+    moved = tmp_path / "moved.xml"
+    key = chosen(database, work(), model_file="a/path/of/the/job.xml")
+    assert "name it with KEY and --model-file" in shell.refused(
+        "verify", key, "--database", database
+    )
+    moved.write_text(QUADRUPED.read_text())
+    held = shell("verify", key, "--model-file", moved, "--database", database)
+    assert (held.code, "holds" in held.out) == (0, True)
+    moved.write_text("<mujoco><worldbody/></mujoco>")
+    told = shell.refused("verify", key, "--model-file", moved, "--database", database)
+    assert "has changed" in told
+    assert "name it" in shell.refused("verify", "--model-file", moved, code=2)
 
 
 @pytest.mark.usefixtures("on_the_clock")

@@ -227,7 +227,7 @@ def test_a_near_relative_says_field_by_field_how_it_differs(
     assert (said["kind"], said["key"], said["nearest_key"]) == (kind, mine, theirs)
     assert f"           {sentence}\n" in words
     assert len(said["differences"]) == 1
-    assert f"nearest:   {theirs}, where 4 won\n" in words
+    assert f"nearest:   {theirs}, where 4 won, " in words
 
 
 def test_the_nearest_of_several_is_told_and_of_all_its_differences_none_is_left_out(
@@ -248,6 +248,15 @@ def test_the_nearest_of_several_is_told_and_of_all_its_differences_none_is_left_
 def test_a_stranger_is_no_relative(database: Path, ask: Asking, what: Asked) -> None:
     decided(database, changed(what.key, nq=1, nv=1, nbody=2, njnt=1, nu=1, machine="z80"), what)
     assert ask()[1]["kind"] == "miss"
+
+
+def test_whether_an_undecided_key_is_taken_up_hangs_on_the_time_that_the_job_has(
+    database: Path, ask: Asking, what: Asked
+) -> None:
+    open_ = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", stack=what.here)
+    store(database, what.key, open_)
+    assert ask()[1]["kind"] == "resumed"
+    assert ask("--time-budget", 0.3)[1]["kind"] == "hit"
 
 
 def test_an_undecided_relative_shortens_nothing(database: Path, ask: Asking, what: Asked) -> None:

@@ -118,6 +118,8 @@ def measure_and_save(
             f"state has {counted(len(work.state), 'row')} and num_envs is {facts.num_envs}: "
             "give one row per environment"
         )
+    _check_finite("state", work.state)
+    _check_finite("control", work.control)
     seed = int.from_bytes(os.urandom(6)) if seed is None else int(seed)
     here = stack_of(work.pool)
     history = _history(file, key, here, miss)
@@ -238,6 +240,19 @@ def _history(file: Path, key: CacheKey, here: Stack, miss: Miss) -> _History:
         return _History(miss.occasion)
     near = nearest(file, key, here)
     return _History("new") if near is None else _History(near.occasion_for(key), near)
+
+
+def _check_finite(name: str, values: Any) -> None:
+    """Refuse what no job steps from: a simulation that has diverged costs something else.
+
+    Raises:
+        ArgumentError: if there is NaN or infinity among the values.
+    """
+    values = np.asarray(values)
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        raise ArgumentError(
+            f"{name} holds NaN or infinity: give that of a simulation that has not diverged"
+        )
 
 
 def _choice_of(file: Path, key: CacheKey, here: Stack) -> list[int]:

@@ -9,7 +9,7 @@ import click
 from tuner.candidates import native_chunk_size
 from tuner.cli.filters import filter_options, selected
 from tuner.cli.listing import choice_of, decided_of
-from tuner.cli.options import database_option, existing, print_json, the_key
+from tuner.cli.options import database_option, existing, keys_argument, print_json, the_key
 from tuner.cli.tables import SHORT_KEY, Column, counted, number, percent, print_table, relative
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ ABREAST = 6
 
 
 @click.command()
-@click.argument("keys", metavar="[KEY...]", nargs=-1)
+@keys_argument()
 @click.option(
     "--by",
     type=click.Choice(list(WAYS)),

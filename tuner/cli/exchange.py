@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from tuner.exchange.intake import Imported
 
 SUFFIXES: dict[str, Format] = {
+    "": "csv",
     ".csv": "csv",
     ".jsonl": "jsonl",
     ".parquet": "parquet",
@@ -45,7 +46,7 @@ TOLD = 20
     "--format",
     "form",
     type=click.Choice(["csv", "jsonl", "parquet", "sqlite", "t4"]),
-    show_default="by FILE's suffix, else csv",
+    show_default="by FILE's suffix, csv without one",
     help="How it is written; t4 is the open auto-tuning results schema.",
 )
 @click.option("-o", "--output", metavar="FILE|-", default="-", help="Where to; - is stdout.")
@@ -71,7 +72,13 @@ def export(
     from tuner.exchange.export import write_file, write_rows
     from tuner.history import judge_runs
 
-    form = form or SUFFIXES.get(Path(output).suffix.lower(), "csv")
+    suffix = Path(output).suffix.lower()
+    form = form or SUFFIXES.get(suffix)
+    if form is None:
+        known = ", ".join(filter(None, SUFFIXES))
+        raise click.UsageError(
+            f"the suffix {suffix} does not say how to write it: it is none of {known}; say --format"
+        )
     if form in ("sqlite", "t4") and what != "samples":
         raise click.UsageError(f"--format {form} holds samples: leave --what {what} out")
     if output == "-" and sys.stdout is None:

@@ -7,14 +7,16 @@ from typing import Any
 
 import click
 
-from tuner.budget import GRACE_S, TIME_BUDGET_S
+from tuner.budget import GRACE_S
 from tuner.cli.options import (
     FINDING,
-    FiniteRange,
     database_option,
     existing,
+    key_argument,
+    keys_argument,
     print_json,
     the_key,
+    time_budget_option,
 )
 from tuner.cli.progress import race_progress
 from tuner.cli.tables import candidate_name, counted, percent, printable
@@ -35,7 +37,7 @@ def _chunk_size(_: click.Context, __: click.Parameter, text: str) -> int | None:
 
 
 @click.command()
-@click.argument("key")
+@key_argument()
 @click.argument("chunk_size", metavar="CHUNK", callback=_chunk_size)
 @click.option("--reason", required=True, help="Why; it is told with every hit.")
 @database_option
@@ -59,7 +61,7 @@ def pin(key: str, chunk_size: int | None, reason: str, database: str | None) -> 
 
 
 @click.command()
-@click.argument("key")
+@key_argument()
 @database_option
 def unpin(key: str, database: str | None) -> None:
     """Let a key answer by what was measured again.
@@ -78,7 +80,7 @@ def unpin(key: str, database: str | None) -> None:
 
 
 @click.command()
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@keys_argument(required=True)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @database_option
 def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
@@ -106,23 +108,28 @@ def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
 
 
 @click.command()
-@click.argument("key", required=False)
+@key_argument(required=False)
+@time_budget_option("Seconds of the pool's time for each key.")
 @click.option(
-    "--time-budget",
-    type=FiniteRange(),
-    metavar="SECONDS",
-    default=TIME_BUDGET_S,
-    show_default=True,
-    help="Seconds of the pool's time for each key.",
+    "--model-file",
+    type=click.Path(path_type=Path),
+    metavar="MODEL.xml",
+    help="Where KEY's model lies now, if not where it lay when it was measured.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of keys.")
 @database_option
-def verify(key: str | None, time_budget: float, as_json: bool, database: str | None) -> None:
+def verify(
+    key: str | None,
+    time_budget: float,
+    model_file: Path | None,
+    as_json: bool,
+    database: str | None,
+) -> None:
     """Time a key's choice against the default again, and record the run.
 
     A choice that has lost its gain is withdrawn. Without KEY, all keys of this machine that
-    chose something else than the default. Exits with 3 if a choice did not hold, or a key could
-    not be verified.
+    chose something else than the default. Exits with 3 if a choice did not hold, or one of all
+    could not be verified.
 
     \b
     Example:
@@ -130,24 +137,30 @@ def verify(key: str | None, time_budget: float, as_json: bool, database: str | N
     """
     from tuner.store.views import keys_with_a_choice
 
+    if model_file and not key:
+        raise click.UsageError("--model-file is of one KEY: name it")
     file = existing(database)
     here = device_digest(device_fingerprint())
     names = [the_key(file, key)] if key else keys_with_a_choice(file, here)
     told = []
     for name in names:
         try:
-            told.append({"key": name, "verified": True, **_verify(file, name, time_budget)})
+            done = _verify(file, name, model_file, time_budget)
+            told.append({"key": name, "verified": True, **done})
         except (click.ClickException, TunerError) as error:
-            if key:
-                raise
             what = error.format_message() if isinstance(error, click.ClickException) else str(error)
+            if key:
+                raise click.ClickException(f"{name}: not verified: {what}") from error
             told.append({"key": name, "verified": False, "what": what})
     if as_json:
         print_json(told)
     for line in told if not as_json else ():
         click.echo(printable(f"{line['key']}: {_in_words(line)}"))
     if not names and not as_json:
-        click.echo("no key of this machine chose anything but the default: nothing to verify")
+        click.echo(
+            "nothing to verify: no key of this machine chose anything but the default, or all that "
+            "did are pinned"
+        )
     if not all(line["verified"] and line["held"] for line in told):
         click.get_current_context().exit(FINDING)
 
@@ -164,23 +177,23 @@ def _in_words(line: dict[str, Any]) -> str:
     return f"{was} is withdrawn: {stays}" + ("" if line["decided"] else ", undecided")
 
 
-def _verify(file: Path, key: str, time_budget: float) -> dict[str, Any]:
+def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -> dict[str, Any]:
     """Check one key's choice; what came of it."""
     from tuner.answers import Answer, Miss
     from tuner.store.lock import measuring_turn
     from tuner.store.lookup import find_answer
     from tuner.tuning import measure_and_save
 
-    what = asked_again(file, key)
+    what = asked_again(file, key, model_file)
     before = find_answer(file, what.key, what.key.facts.num_envs, what.here)
     if isinstance(before, Answer) and before.pinned_because is not None:
         raise click.ClickException(
-            f"{key} is pinned, and answers {candidate_name(before.chunk_size)} whatever is "
+            f"it is pinned, and answers {candidate_name(before.chunk_size)} whatever is "
             "measured: `tuner unpin` first"
         )
     if isinstance(before, Miss) or before.chunk_size is None:
         why = before.reason if isinstance(before, Miss) else "its choice is the default itself"
-        raise click.ClickException(f"{key} has nothing to verify: {why}; `tuner tune` measures")
+        raise click.ClickException(f"there is nothing to verify: {why}; `tuner tune` measures")
     with (
         measuring_turn(time_budget + GRACE_S, unless=lambda: False),
         opened(what) as work,

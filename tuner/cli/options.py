@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
+from tuner.budget import TIME_BUDGET_S
 from tuner.cli.tables import printable
 from tuner.errors import TunerError
 from tuner.paths import DATABASE_VARIABLE, cache_path
@@ -41,6 +43,18 @@ class FiniteRange(click.FloatRange):
         if not math.isfinite(number):
             self.fail(f"{value!r} is not a finite number", param, ctx)
         return number
+
+
+def time_budget_option(meaning: str) -> Callable[[Command], Command]:
+    """Make the option that says how long a measurement may take."""
+    return click.option(
+        "--time-budget",
+        type=FiniteRange(),
+        metavar="SECONDS",
+        default=TIME_BUDGET_S,
+        show_default=True,
+        help=meaning,
+    )
 
 
 class Failing(click.Group):
@@ -133,6 +147,39 @@ def existing(database: str | None) -> Path:
             f"there is no tuning in {file} yet: `tuner tune MODEL.xml --num-envs N` makes one"
         )
     return file
+
+
+def stored_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Offer a shell the keys that start so; none where the database cannot be read."""
+    from tuner.store.filters import EVERYTHING
+    from tuner.store.overview import read_overview
+
+    try:
+        file = existing(ctx.params.get("database"))
+        rows = read_overview(file, EVERYTHING, columns=("tuning_key", "model_file", "num_envs"))
+    except (TunerError, click.ClickException):
+        return []
+    return [
+        CompletionItem(
+            row["tuning_key"],
+            help=printable(f"{Path(row['model_file'] or '').name} {row['num_envs'] or ''}"),
+        )
+        for row in rows
+        if row["tuning_key"].startswith(incomplete)
+    ]
+
+
+def key_argument(*, required: bool = True) -> Callable[[Command], Command]:
+    """Make the argument that names a key by its first characters."""
+    return click.argument("key", required=required, shell_complete=stored_keys)
+
+
+def keys_argument(*, required: bool = False) -> Callable[[Command], Command]:
+    """Make the argument that names several."""
+    metavar = "KEY..." if required else "[KEY...]"
+    return click.argument(
+        "keys", metavar=metavar, nargs=-1, required=required, shell_complete=stored_keys
+    )
 
 
 def the_key(file: Path, prefix: str) -> str:

@@ -11,7 +11,14 @@ from pathlib import Path
 import click
 
 from tuner.cli.database import stats_lines
-from tuner.cli.options import Command, database_option, existing, the_key
+from tuner.cli.options import (
+    Command,
+    database_option,
+    existing,
+    keys_argument,
+    stored_keys,
+    the_key,
+)
 from tuner.cli.progress import showing
 from tuner.cli.tables import counted
 from tuner.errors import ArgumentError, cannot_write
@@ -38,7 +45,7 @@ def _output_option(*endings: str) -> Callable[[Command], Command]:
 
 
 @click.command()
-@click.argument("keys", metavar="KEY...", nargs=-1, required=True)
+@keys_argument(required=True)
 @_output_option(".png", ".svg")
 @click.option("--history", is_flag=True, help="The key run by run.")
 @click.option("--compare", is_flag=True, help="Several keys over work items per thread.")
@@ -89,7 +96,14 @@ def plot(
 
 @click.command()
 @_output_option(".html", ".htm")
-@click.option("--key", "keys", metavar="KEY", multiple=True, help="Only this one; repeatable.")
+@click.option(
+    "--key",
+    "keys",
+    metavar="KEY",
+    multiple=True,
+    shell_complete=stored_keys,
+    help="Only this one; repeatable.",
+)
 @click.option(
     "--newest",
     type=click.IntRange(min=1),

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.listing import choice_of
-from tuner.cli.options import database_option, existing, print_json, the_key
+from tuner.cli.options import database_option, existing, key_argument, print_json, the_key
 from tuner.cli.tables import (
     FINEST_BAR,
     SHORT_KEY,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 
 @click.command()
-@click.argument("key")
+@key_argument()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: all there is about the key.")
 @database_option
 def show(key: str, as_json: bool, database: str | None) -> None:
@@ -196,7 +196,7 @@ def _chose(run: dict[str, Any]) -> str:
 
 
 @click.command()
-@click.argument("key")
+@key_argument()
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the verdict and the runs.")
 @database_option
 def history(key: str, as_json: bool, database: str | None) -> None:

@@ -7,9 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.budget import GRACE_S, TIME_BUDGET_S
+from tuner.budget import GRACE_S
 from tuner.candidates import native_chunk_size
-from tuner.cli.options import FINDING, database_option, print_json
+from tuner.cli.options import (
+    FINDING,
+    FiniteRange,
+    database_option,
+    print_json,
+    time_budget_option,
+)
 from tuner.cli.progress import race_progress
 from tuner.cli.tables import (
     SHORT_KEY,
@@ -33,17 +39,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @work_options
-@click.option(
-    "--time-budget",
-    type=click.FloatRange(min=0),
-    metavar="SECONDS",
-    default=TIME_BUDGET_S,
-    show_default=True,
-    help="Seconds of the pool's time that measuring may take.",
-)
+@time_budget_option("Seconds of the pool's time that measuring may take.")
 @click.option(
     "--wait",
-    type=click.FloatRange(min=0),
+    type=FiniteRange(),
     metavar="SECONDS",
     show_default="the time budget and 5 more",
     help="Seconds to wait for another process of this machine that is measuring.",

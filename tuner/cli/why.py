@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.options import database_option, print_json
+from tuner.cli.options import database_option, print_json, time_budget_option
 from tuner.cli.tables import candidate_name, percent, printable
 from tuner.cli.work import asked, work_options
 from tuner.paths import cache_path
@@ -17,9 +17,10 @@ if TYPE_CHECKING:
 
 @click.command()
 @work_options
+@time_budget_option("Seconds of the pool's time that the job would have for measuring.")
 @database_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def why(database: str | None, as_json: bool, **work: Any) -> None:
+def why(time_budget: float, database: str | None, as_json: bool, **work: Any) -> None:
     """Say why MODEL.xml is answered from the database or not. Measures and changes nothing.
 
     Tells which stored key answers, or else the nearest one and, field by field, how it differs
@@ -32,7 +33,7 @@ def why(database: str | None, as_json: bool, **work: Any) -> None:
     from tuner.explain import explain_key
 
     what = asked(**work)
-    explanation = explain_key(cache_path(database), what.key, what.here)
+    explanation = explain_key(cache_path(database), what.key, what.here, time_budget)
     if as_json:
         print_json(_as_json(explanation))
         return
@@ -44,7 +45,8 @@ def why(database: str | None, as_json: bool, **work: Any) -> None:
         click.echo(f"choice:    {candidate_name(answer.chunk_size)}{gain}")
     if near is not None:
         choice = candidate_name(near.chunk_size)
-        click.echo(printable(f"nearest:   {near.key}, where {choice} won"))
+        gain = f", {percent(near.gain)} faster than the default there" if near.gain else ""
+        click.echo(printable(f"nearest:   {near.key}, where {choice} won{gain}"))
         for difference in explanation.differences:
             click.echo(printable(f"           {difference}"))
     click.echo(f"next:      {explanation.will_happen}")

@@ -114,8 +114,13 @@ def asked(
     return Asked(model, key, here, pool_name, model_file.absolute())
 
 
-def asked_again(file: Path, key: str) -> Asked:
+def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
     """Make the work of a stored key again, from its row and its model file.
+
+    Args:
+        file: The database.
+        key: The key.
+        model_file: Where its model lies now, if not where the row says.
 
     Raises:
         click.ClickException: if it is not this machine's, or its model is gone or has changed,
@@ -125,14 +130,21 @@ def asked_again(file: Path, key: str) -> Asked:
 
     row = read_key(file, key)["overview"]
     pools = {"mujoco.rollout": "rollout", "mujoco_uni.BatchEnvPool": "batch-env"}
-    if not row["model_file"] or row["num_envs"] is None:
-        raise click.ClickException(f"{key} does not say which model file it is of: tune it anew")
+    if row["num_envs"] is None:
+        raise click.ClickException("its facts are not known, only its digest: tune it anew")
+    model_file = model_file or (Path(row["model_file"]) if row["model_file"] else None)
+    if model_file is None:
+        raise click.ClickException("its model file is not known: name it with --model-file")
+    if not model_file.exists():
+        raise click.ClickException(
+            f"there is no model file {model_file.absolute()}: name it with KEY and --model-file"
+        )
     if row["pool"] not in pools:
         raise click.ClickException(
-            f"{key} was measured with the pool {row['pool']}, which only its own job can make"
+            f"it was measured with the pool {row['pool']}, which only its own job can make"
         )
     what = asked(
-        model_file=Path(row["model_file"]),
+        model_file=model_file,
         num_envs=row["num_envs"],
         nthread=row["nthread"],
         nstep=row["bench_nsteps"],
@@ -142,7 +154,7 @@ def asked_again(file: Path, key: str) -> Asked:
     )
     if what.key != key:
         raise click.ClickException(
-            f"{key} is of another machine, or its model {row['model_file']} has changed: "
+            f"it is of another machine, or its model {model_file} has changed: "
             f"here it is {what.key}"
         )
     return what
