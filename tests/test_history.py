@@ -20,7 +20,16 @@ from benchmarks.history import (
     verdict_seconds,
 )
 from benchmarks.simulation import SIZES, Problem
-from tuner.history import ENOUGH_SAMPLES, ENOUGH_SECONDS, Timings, Trial, judge_runs
+from tuner.evidence import Work
+from tuner.history import (
+    ENOUGH_SAMPLES,
+    ENOUGH_SECONDS,
+    Timings,
+    Trial,
+    judge_runs,
+    pool_reports,
+    report,
+)
 from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
 from tuner.selection import judge
 
@@ -207,6 +216,27 @@ def test_what_runs_disagree_on_widens_the_interval_of_the_gain() -> None:
         return verdict.gain_high - verdict.gain_low
 
     assert width(0.02) > 2 * width(0.0)
+
+
+@pytest.mark.parametrize(("late", "noisy"), [(0.02, False), (0.2, True), (0.3, True), (0.5, True)])
+def test_a_few_late_timings_are_no_noise_and_many_are(late: float, noisy: bool) -> None:
+    # As on a machine that is busy with others: each timing is late, by nine tenths, or is not.
+    draw = np.random.default_rng(1)
+    blocks = [*EXPLORED * 4, *duel(4, 16)]
+    even = run_of(blocks, costs=dict.fromkeys(COSTS, 1.0))
+    runs = [
+        replace(
+            even,
+            samples=tuple(
+                replace(s, nanoseconds=round(s.nanoseconds * (1.9 if draw.random() < late else 1)))
+                for s in even.samples
+            ),
+        )
+        for _ in range(2)
+    ]
+    reports = [report(Timings.of(run.samples), Work(1024, 8)) for run in runs]
+    noise = pool_reports([r for r in reports if r], Work(1024, 8)).evidence.fit.noise
+    assert noise < 0.03 if not noisy else 0.1 < noise < 0.5
 
 
 def test_runs_that_contradict_each_other_are_undecided() -> None:

@@ -60,6 +60,9 @@ SMALLEST_NOISE = 1e-4
 MANY_PAIRS = 12
 """Pairs of all runs' duels from which the noise is read rather than from the runs' fits: a short
 run cannot tell a few late timings from a noisy machine, all together can."""
+COMMON, COMMON_DEVIATIONS = 0.8, 1.2816
+"""The share of pairs from whose spread it is read, and how far it reaches in standard deviations:
+late timings are fewer than the rest, and on a machine that is busy with others every second is."""
 NOISE_TIMINGS = 40.0
 """How many timings the noise of all runs together counts for in the noise of one."""
 FIT_ITERATIONS = 3
@@ -301,7 +304,7 @@ def _common_noise2(reports: Sequence[Report], noise2: Floats, taken: Floats) -> 
     pairs = [np.array(d) - np.median(d) for r in reports for d in r.pairs.values() if len(d) > 2]
     if sum(map(len, pairs)) < MANY_PAIRS:
         return fitted
-    deviation = 1.4826 * float(np.median(np.abs(np.concatenate(pairs))))
+    deviation = float(np.quantile(np.abs(np.concatenate(pairs)), COMMON)) / COMMON_DEVIATIONS
     # The deviation of a pair is that of two timings; one of 0 is a clock's grain, not a machine's.
     return min(fitted, max(0.5 * deviation**2, SMALLEST_NOISE**2))
 
