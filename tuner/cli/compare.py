@@ -96,7 +96,8 @@ def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[
     if not names:
         if len(meant) < 2:
             raise click.ClickException(
-                f"the filters mean {counted(len(meant), 'key')}: `tuner list` takes the same ones"
+                f"there is nothing to compare: these filters mean {counted(len(meant), 'key')} "
+                "(`tuner list` takes the same ones)"
             )
         return meant
     (name,) = names
