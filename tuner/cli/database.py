@@ -95,7 +95,8 @@ def check(ctx: click.Context, database: str | None, as_json: bool) -> None:
 def repair(database: str | None) -> None:
     """Move a damaged database aside and start a new one with what can still be read.
 
-    The damaged file stays beside the new one; a sound one is left alone.
+    The damaged file stays beside the new one; a sound one is left alone. Exits with 3 if nothing
+    could be read.
 
     \b
     Example:
@@ -113,6 +114,9 @@ def repair(database: str | None) -> None:
         refused = done.refused[table]
         more = f", {refused} refused" if refused else ""
         click.echo(f"{table}: {counted(rows, 'row')} kept{more}")
+    if not any(done.kept.values()):
+        click.echo("nothing of it could be read: a backup, or an export, can be imported")
+        click.get_current_context().exit(FINDING)
     click.echo("`tuner db recompute` makes the verdicts anew from what was kept")
 
 
