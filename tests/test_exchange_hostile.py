@@ -30,13 +30,8 @@ from tests.test_exchange import export, is_empty, taken_in
 from tuner import store_cache
 from tuner.errors import DatabaseError, TunerError
 from tuner.exchange import intake, readers
-from tuner.exchange.readers import (
-    Problem,
-    Rows,
-    read_cache,
-    read_csv,
-    read_json_lines,
-)
+from tuner.exchange.cache_file import read_cache
+from tuner.exchange.readers import Problem, Rows, read_csv, read_json_lines
 from tuner.exchange.rows import COLUMNS, FACTS, RowError, arrival_of, sample_of
 from tuner.exchange.spool import Spool
 from tuner.exchange.writers import CsvWriter, JsonLinesWriter

@@ -45,6 +45,7 @@ FLOORS = [
     {"cache", "tuning", "doctor", "study", "exchange.rows"},
     {"plots", "exchange.writers", "exchange.spool"},
     {"report", "exchange.readers", "exchange.export"},
+    {"exchange.parquet", "exchange.cache_file"},
     {"exchange.intake"},
     {"resolve"},
     {"explain"},

@@ -19,15 +19,9 @@ from typing import Any, BinaryIO
 
 from tuner.cache import stated_run
 from tuner.errors import ArgumentError, DatabaseError, TunerError
-from tuner.exchange.readers import (
-    Problem,
-    Read,
-    Rows,
-    read_cache,
-    read_csv,
-    read_json_lines,
-    read_parquet,
-)
+from tuner.exchange.cache_file import read_cache
+from tuner.exchange.parquet import read_parquet
+from tuner.exchange.readers import Problem, Read, Rows, read_csv, read_json_lines
 from tuner.exchange.rows import (
     FORMAT,
     RowError,
