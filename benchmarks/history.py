@@ -397,9 +397,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Print the tables; exit 0."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0] if __doc__ else None)
     parser.add_argument("--seeds", type=int, default=2, help="machines per combination")
+    parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     options = parser.parse_args(argv)
-    todo = problems(range(options.seeds))
+    todo = problems(range(options.first_seed, options.first_seed + options.seeds))
     for show in (_print_short_runs, _print_flips, _print_relatives, _print_coverage):
         show(todo, options.jobs)
     _table("verdict of all runs", "seconds")

@@ -486,6 +486,14 @@ def test_a_likely_winner_that_gains_much_less_than_it_did_is_believed_no_longer(
     assert doubted.verdict.chunk_size == 64
 
 
+def test_the_gain_is_of_the_first_likely_winner_and_of_no_other() -> None:
+    sizes = [c for c in CHANGED if c]
+    histories: tuple[list[int | None], ...] = ([None, 9], [5, 9])  # 5 is no candidate here
+    for history in histories:
+        told = run(quiet_pool(CHANGED), sizes, prior=history, prior_gain=0.9)
+        assert told == run(quiet_pool(CHANGED), sizes, prior=history)
+
+
 @pytest.mark.parametrize("gain", [None, 0.0, -0.5, 1.0, 7.0, math.nan])
 def test_a_gain_that_says_nothing_is_as_good_as_none(gain: float | None) -> None:
     race = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], confirm=4, prior_gain=gain)

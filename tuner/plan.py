@@ -129,7 +129,8 @@ def next_block(
     if winner and evidence is None:
         # What history says is tried first, and in a way that can prove it.
         return Outlook(_duel_block(winner, 0), len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    denied = winner and evidence and _is_denied(winner, field.likely_gain, evidence)
+    gain = field.likely_gain if winner in field.likely[:1] else None
+    denied = winner and evidence and _is_denied(winner, gain, evidence)
     only_it = bool(winner) and timed == 2 and len(field.candidates) > 1
     if field.confirm and evidence and only_it and not denied:
         outlook = _confirming(field.confirm, evidence, everyone)
