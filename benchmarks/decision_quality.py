@@ -37,8 +37,8 @@ from benchmarks.simulation import (
     SimulatedPool,
     native_chunk,
 )
-from tuner.race import race_chunk_sizes
-from tuner.selection import select_chunk_size
+from tuner.racing.race import race_chunk_sizes
+from tuner.racing.verdict import select_chunk_size
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

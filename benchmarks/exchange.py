@@ -27,19 +27,18 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.hit import ROOT
-from tests.facts import a_key
+from tests.support.facts import a_key
+from tuner.environment import PROTOCOL, Environment
 from tuner.exchange.export import write_file
 from tuner.exchange.intake import import_files
 from tuner.exchange.rows import COLUMNS, FORMAT
 from tuner.exchange.writers import arrow
-from tuner.history import judge_runs
-from tuner.records import Candidate, Circumstances, Run, Verdict
-from tuner.store.engine import writing
+from tuner.records import Candidate, Run, RunMetadata, Verdict
+from tuner.store.database import writing
 from tuner.store.exporting import JOINS, RUN_COLUMNS
-from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
-from tuner.store.ledger import insert_run, insert_samples, judge_key, key_row, run_values
 from tuner.store.migrate import upgrade
-from tuner.validators import METHOD, Stack
+from tuner.store.runs import insert_run, insert_samples, judge_key, key_row, run_values
+from tuner.store.schema import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
 
 FORMATS = ("csv", "jsonl", "parquet")
 SAMPLES_OF_A_RUN = 300
@@ -66,16 +65,16 @@ def fill(database: Path, samples: int) -> None:
                 uid=f"{draw.getrandbits(128):032x}",
                 started=started,
                 finished=started + timedelta(seconds=9),
-                plan="race",
+                strategy="race",
                 work="moved states, random controls",
-                stack=Stack("4.0.0", "mujoco.rollout", "4.0.0", METHOD),
-                occasion="new",
+                environment=Environment("4.0.0", "mujoco.rollout", "4.0.0", PROTOCOL),
+                trigger="new",
                 choice=Candidate(4),
                 seed=number,
                 time_budget_seconds=10.0,
                 pool_seconds=9.0,
                 model_file="/home/somebody/robots/quadruped.xml",
-                circumstances=Circumstances("node7", 4242, 0.5, "0.1.0", "3.11.9"),
+                metadata=RunMetadata("node7", 4242, 0.5, "0.1.0", "3.11.9"),
             )
             rows = [
                 (i, i // 4, i % 16 or None, round(9e6 * draw.lognormvariate(0, 0.01)), 0, 1)
@@ -224,7 +223,7 @@ def ours_in(database: Path, file: Path) -> None:
 STEPS: dict[str, Callable[[Path, Path], object]] = {
     **{
         f"ours out {form}": lambda database, file, form=form: write_file(  # type: ignore[misc]
-            database, file, form, judge_runs
+            database, file, form
         )
         for form in FORMATS
     },
@@ -314,7 +313,7 @@ def verdicts(folder: Path, keys: int = 40) -> tuple[float, float]:
     seconds = []
     for _ in range(2):
         begun = time.perf_counter()
-        import_files(database, [part], judge_runs)
+        import_files(database, [part])
         seconds.append(time.perf_counter() - begun)
     return seconds[0], seconds[1]
 

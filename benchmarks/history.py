@@ -23,10 +23,10 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from benchmarks.simulation import LANDSCAPES, NOISES, SIZES, Problem, SimulatedPool, native_chunk
-from tuner.history import Trial, judge_runs
-from tuner.race import race_chunk_sizes
+from tuner.racing.meta_analysis import Trial, judge_runs
+from tuner.racing.race import race_chunk_sizes
+from tuner.racing.verdict import judge
 from tuner.records import Candidate, Race, Run, Sample, Verdict
-from tuner.selection import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -74,7 +74,7 @@ def as_run(race: Race, number: int) -> Run:
         state="cut short" if race.verdict.reason == "budget" else "complete",
         finished=EPOCH + timedelta(hours=number),
         uid=f"{number:032x}",
-        plan="race",
+        strategy="race",
         samples=race.samples,
         failed=tuple(race.failures),
     )
@@ -269,9 +269,9 @@ def coverage(problem: Problem) -> list[Covered]:
 def _joined(runs: Sequence[Run]) -> list[Sample]:
     joined: list[Sample] = []
     for run in runs:
-        rounds = 1 + max((s.round for s in joined), default=-1)
+        rounds = 1 + max((s.block for s in joined), default=-1)
         start = len(joined)
-        joined += [replace(s, round=s.round + rounds, order=s.order + start) for s in run.samples]
+        joined += [replace(s, block=s.block + rounds, order=s.order + start) for s in run.samples]
     return joined
 
 

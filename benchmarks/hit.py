@@ -22,18 +22,26 @@ from pathlib import Path
 
 import numpy as np
 
-from tests.facts import MODEL_SIGNATURE
+from tests.support.facts import MODEL_SIGNATURE
 from tuner import make_cache_key, resolve_chunk_size, store_cache
 from tuner.device import device_fingerprint
-from tuner.keys import CacheKey
-from tuner.workload import SIGNATURE_FIELDS
+from tuner.model_facts import SIGNATURE_FIELDS
+from tuner.workload import CacheKey
 
 ROOT = Path(__file__).parents[1]
 KEYS = 10_000
 """In every store that is asked here."""
 HITS = 20
 """Hits in a row, beside one load of a JSON file that takes a hundred times as long."""
-NEVER = ("sqlalchemy", "alembic", "mujoco", "click", "tuner.cli", "tuner.tuning", "tuner.race")
+NEVER = (
+    "sqlalchemy",
+    "alembic",
+    "mujoco",
+    "click",
+    "tuner.cli",
+    "tuner.tuning",
+    "tuner.racing.race",
+)
 HIT = """
 import sys
 import numpy as np

@@ -23,13 +23,13 @@ from typing import Any
 
 import numpy as np
 
-from tests.real_models import REAL_MODELS
+from tests.support.real_models import REAL_MODELS
 from tuner import benchmark_chunk_sizes, race_chunk_sizes, select_chunk_size
 from tuner.candidates import filter_candidates, make_candidates, native_chunk_size
+from tuner.device import usable_cpus
 from tuner.model_file import captured_warnings, load_model
-from tuner.motion import initial_state, moved_state
 from tuner.pools import RolloutPool
-from tuner.processors import usable_cpus
+from tuner.states import initial_state, moved_state
 
 MODELS = ("humanoid", "ant", "half_cheetah", "hopper")
 

@@ -21,8 +21,8 @@ from pathlib import Path
 from benchmarks.hit import ROOT, fill, hit, in_turn, keep_bytecode, ratio, raw, the_key
 from tuner import store_cache
 from tuner.records import Candidate, Estimate, Run, Sample, Verdict
-from tuner.store.ledger import save_run
 from tuner.store.migrate import upgrade
+from tuner.store.runs import save_run
 
 SIZES = ((100, 10), (10_000, 10), (100_000, 10))
 """Keys, and samples of each: the largest has a million samples."""
@@ -112,7 +112,7 @@ def storing(folder: Path, rounds: int) -> dict[str, str]:
         connection.executemany(
             "INSERT INTO sample VALUES (?, ?, ?, ?, ?, ?, ?)",
             [
-                (100 + number, s.order, s.round, s.candidate.chunk_size, s.nanoseconds, 0, 1)
+                (100 + number, s.order, s.block, s.candidate.chunk_size, s.nanoseconds, 0, 1)
                 for s in SAMPLES
             ],
         )

@@ -24,7 +24,7 @@ if handed_over is not None:
     migrate(handed_over)
 else:
     from tuner.paths import cache_path
-    from tuner.store.engine import writing
+    from tuner.store.database import writing
     from tuner.store.migrate import make_folder
 
     database = cache_path()

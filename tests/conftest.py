@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.stored import Shell
+from tests.support.stored import Shell
 
 # No test asserts how long anything takes, and hypothesis would by default.
 settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -11,18 +11,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import SleepingPool, a_key
+from tests.support.facts import SleepingPool, a_key
 from tests.test_cli import tuner
 from tests.test_resolve import NTHREAD, NUM_ENVS, _no_logging, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError, SchemaError
-from tuner.history import judge_runs
-from tuner.store.check import check
-from tuner.store.ledger import recompute
 from tuner.store.lookup import find_answer
+from tuner.store.maintenance import check, pin, repair, unpin
 from tuner.store.migrate import upgrade
-from tuner.store.repair import repair
-from tuner.store.upkeep import pin, unpin
+from tuner.store.runs import recompute
 
 
 def fill(database: Path, keys: int = 40) -> None:
@@ -188,7 +185,7 @@ def test_what_no_pool_could_take_is_found_and_repair_leaves_it_out(
     assert done is not None
     assert done.refused[table] == 1
     assert check(database) == []
-    recompute(database, judge_runs)
+    recompute(database)
     assert check(database) == []
     assert load_cache(database)[a_key(num_envs=65)]["chunk_size"] == 65
 
@@ -342,7 +339,7 @@ def test_a_database_that_is_only_locked_is_not_repaired(
     database: Path, monkeypatch: pytest.MonkeyPatch, begin: str
 ) -> None:
     monkeypatch.setattr("tuner.store.sqlite.READ_BUSY_SECONDS", 0.1)
-    monkeypatch.setattr("tuner.store.repair.open_for_writing", lambda file: _impatient(file))
+    monkeypatch.setattr("tuner.store.maintenance.open_for_writing", lambda file: _impatient(file))
     fill(database, keys=2)
     _execute(database, "DROP VIEW run_history")
     holder = sqlite3.connect(database, isolation_level=None)

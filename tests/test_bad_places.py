@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import SleepingPool
-from tests.jobs import ROOT, finish, start_job
+from tests.support.facts import SleepingPool
+from tests.support.jobs import ROOT, finish, start_job
 from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import load_cache, store_cache
-from tuner.store.lock import measuring_lock_path
+from tuner.lock import measuring_lock_path
 
 VALUE = {"chunk_size": 4}
 

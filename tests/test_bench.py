@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import SleepingPool
+from tests.support.facts import SleepingPool
 from tuner import benchmark_chunk_sizes
 from tuner.errors import MeasuringError
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import MODEL_SIGNATURE, a_key
+from tests.support.facts import MODEL_SIGNATURE, a_key
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError
 

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import a_key
-from tests.stored import Shell, commands
+from tests.support.facts import a_key
+from tests.support.stored import Shell, commands
 from tuner import __version__, store_cache
 
 QUADRUPED = Path(__file__).parents[1] / "examples" / "quadruped.xml"

@@ -1,4 +1,4 @@
-"""docs/cookbook.md, example by example: what it shows is what comes out, to the letter.
+"""docs/sql.md, example by example: what it shows is what comes out, to the letter.
 
     python -m tests.test_cookbook
 
@@ -21,9 +21,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import a_key
 from tests.golden.make import FOLDER
-from tuner.store.diagnosis import REVISION
+from tests.support.facts import a_key
+from tuner.store.sqlite import REVISION
 
 PAGE = Path(__file__).parents[1] / "docs" / "cookbook.md"
 EXAMPLE = re.compile(

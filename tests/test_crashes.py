@@ -12,22 +12,23 @@ from typing import Any
 
 import pytest
 
-from tests.facts import a_key
-from tests.jobs import ROOT, finish, start_job, wait_until_stepping
+from tests.support.facts import a_key
+from tests.support.jobs import ROOT, finish, start_job, wait_until_stepping
 from tests.test_many_processes import runs_in
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError
-from tuner.store import engine, sqlite
+from tuner.store import database as engine
+from tuner.store import sqlite
 
 VALUE = {"chunk_size": 4, "per_candidate_ms": {"None": 10.0, "4": 9.0, "8": 9.5}}
 
 STORING = """
 import os, signal, sqlite3, sys
 from pathlib import Path
-from tests.facts import a_key
+from tests.support.facts import a_key
 from tests.test_crashes import VALUE
 from tuner import store_cache
-from tuner.store import engine, sqlite
+from tuner.store import database as engine, sqlite
 
 left = int(sys.argv[2])
 

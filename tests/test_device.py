@@ -9,7 +9,7 @@ import subprocess
 import sys
 
 from tuner import device_fingerprint
-from tuner.processors import usable_cpus
+from tuner.device import usable_cpus
 
 
 def test_the_fingerprint_has_its_facts_and_no_names() -> None:
@@ -29,7 +29,7 @@ def test_the_fingerprint_is_the_same_in_another_process_and_folder() -> None:
 
 def test_usable_cpus_follow_the_affinity() -> None:
     program = "import os; os.sched_setaffinity(0, {min(os.sched_getaffinity(0))});" + (
-        "from tuner.processors import usable_cpus; print(usable_cpus())"
+        "from tuner.device import usable_cpus; print(usable_cpus())"
     )
     printed = subprocess.run(
         [sys.executable, "-c", program], capture_output=True, text=True, check=True

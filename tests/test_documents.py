@@ -15,8 +15,8 @@ from typing import NamedTuple
 import click
 import pytest
 
-from tests.facts import a_key
-from tests.stored import commands
+from tests.support.facts import a_key
+from tests.support.stored import commands
 from tuner import store_cache
 from tuner.cli import main
 

@@ -21,31 +21,28 @@ import jsonschema
 import pyarrow.parquet
 import pytest
 
-from tests.facts import DEVICE, a_key
 from tests.golden.make import COSTS, FOLDER, NOON, make
+from tests.support.facts import DEVICE, a_key
 from tests.test_bad_files import _execute
 from tests.test_cli import tuner
 from tests.test_golden import RELEASED, rows_of
 from tuner import load_cache, store_cache
-from tuner.answers import Answer
+from tuner.environment import Environment
 from tuner.errors import ArgumentError
 from tuner.exchange import intake
 from tuner.exchange.export import Format, What, write_file, write_rows
 from tuner.exchange.intake import Imported, import_files
 from tuner.exchange.rows import COLUMNS, FORMAT
-from tuner.history import judge_runs
-from tuner.keys import CacheKey
-from tuner.records import Candidate, Circumstances, Run, Sample, Verdict
+from tuner.racing.meta_analysis import judge_runs
+from tuner.records import Answer, Candidate, Run, RunMetadata, Sample, Verdict
 from tuner.store import importing
-from tuner.store.check import check
-from tuner.store.diagnosis import REVISION
 from tuner.store.exporting import PRIVATE, VERDICT_COLUMNS
-from tuner.store.filters import EVERYTHING, Selection
-from tuner.store.ledger import recompute, save_run
 from tuner.store.lookup import find_answer
-from tuner.store.overview import read_overview
-from tuner.store.upkeep import pin
-from tuner.validators import Stack
+from tuner.store.maintenance import check, pin
+from tuner.store.queries import EVERYTHING, Selection, read_overview
+from tuner.store.runs import recompute, save_run
+from tuner.store.sqlite import REVISION
+from tuner.workload import CacheKey
 
 FORMATS: tuple[Format, ...] = ("csv", "jsonl", "parquet", "sqlite")
 SUFFIX = {"csv": ".csv", "jsonl": ".jsonl", "parquet": ".parquet", "sqlite": ".db", "t4": ".json"}
@@ -80,13 +77,13 @@ def export(
 def exported(database: Path, form: Format, **options: Any) -> Path:
     """Export to a file beside the database."""
     file = database.with_name(f"{database.stem}-export{SUFFIX[form]}")
-    write_file(database, file, form, judge_runs, **options)
+    write_file(database, file, form, **options)
     return file
 
 
 def taken_in(database: Path, *files: Path, **options: Any) -> list[Imported]:
     """Import files."""
-    return import_files(database, files, judge_runs, **options)[1]
+    return import_files(database, files, **options)[1]
 
 
 def is_empty(database: Path) -> bool:
@@ -163,7 +160,7 @@ def test_runs_and_verdicts_can_be_exported_and_are_no_import(filled: Path, tmp_p
     for what in ("runs", "verdicts"):
         for form in ("csv", "jsonl", "parquet"):
             file = tmp_path / f"{what}{SUFFIX[form]}"
-            write_file(filled, file, form, judge_runs, what=what)
+            write_file(filled, file, form, what=what)
             (found,) = taken_in(tmp_path / "new.db", file)
             assert found.new_runs == 0
             assert found.rejected >= 1
@@ -174,7 +171,7 @@ def test_runs_and_verdicts_can_be_exported_and_are_no_import(filled: Path, tmp_p
 def test_export_list_and_load_cache_agree(filled: Path, tmp_path: Path) -> None:
     pin(filled, a_key(), 7, "somebody knows better")
     lone = a_key(num_envs=3)
-    save_run(filled, lone, Run(state="failed", finished=NOON), judge_runs)
+    save_run(filled, lone, Run(state="failed", finished=NOON))
     pin(filled, lone, 2, "it cannot be timed")
     listed = {row["tuning_key"]: row for row in read_overview(filled)}
     loaded = load_cache(filled)
@@ -189,7 +186,7 @@ def test_export_list_and_load_cache_agree(filled: Path, tmp_path: Path) -> None:
             "per_candidate_ms", {}
         )
     copy = tmp_path / "copy.db"
-    write_file(filled, copy, "sqlite", judge_runs)
+    write_file(filled, copy, "sqlite")
     assert read_overview(copy) == read_overview(filled)
     assert load_cache(copy) == loaded
     assert check(copy) == []
@@ -231,12 +228,12 @@ def test_an_anonymous_export_names_no_host_and_no_file(database: Path, form: For
         finished=NOON,
         samples=(sample,),
         model_file=f"/home/{SECRET}/r.xml",
-        circumstances=Circumstances(hostname=SECRET, pid=4242, load_average=0.5),
+        metadata=RunMetadata(hostname=SECRET, pid=4242, load_average=0.5),
         origin=f"{SECRET}.jsonl",
         message=f"no such file: /home/{SECRET}",
         other_facts={"team": SECRET},
     )
-    save_run(database, a_key(), run, judge_runs)
+    save_run(database, a_key(), run)
     pin(database, a_key(), 4, f"{SECRET} said so")
     for what in ("samples", "runs", "verdicts") if form not in ("sqlite", "t4") else ("samples",):
         if form != "parquet":
@@ -287,7 +284,7 @@ def test_in_an_anonymous_database_what_is_foreign_stays_foreign(
     for row in export(anonymous, what="runs"):
         assert (row["origin"] is None) == (row["run_uid"] == "ours")
     before = rows_of(anonymous)
-    recompute(anonymous, judge_runs)
+    recompute(anonymous)
     assert rows_of(anonymous) == before
 
 
@@ -320,11 +317,11 @@ def test_filters_choose_runs(
     assert wanted
     assert export(filled, selection=selection) == wanted
     copy = tmp_path / "copy.db"
-    write_file(filled, copy, "sqlite", judge_runs, selection=selection)
+    write_file(filled, copy, "sqlite", selection=selection)
     assert export(copy) == wanted
     assert check(copy) == []
     whole, again = load_cache(copy), copy
-    recompute(again, judge_runs)
+    recompute(again)
     assert load_cache(again) == whole
 
 
@@ -423,7 +420,7 @@ def test_texts_without_end_are_cut_or_refused_before_they_are_stored(
 ) -> None:
     there = tmp_path / "there.db"
     error = Run(state="failed", finished=NOON, message="\ud800" + "x" * 400_000)
-    save_run(there, a_key(), error, judge_runs)
+    save_run(there, a_key(), error)
     for name in ("model_file", "hostname", "note"):
         with pytest.raises(ArgumentError, match="characters"):
             store_cache(there, "k", {"chunk_size": 3, name: "x" * 100_001})
@@ -439,7 +436,7 @@ def measured(uid: str, key: CacheKey, database: Path, hour: int = 1, **changes: 
         for k in range(24)
     )
     run = Run(state="complete", finished=finished, uid=uid, samples=timings, **changes)
-    save_run(database, key, run, judge_runs)
+    save_run(database, key, run)
 
 
 def test_order_does_not_matter_and_machines_that_met_before_make_no_twins(tmp_path: Path) -> None:
@@ -524,13 +521,13 @@ def test_a_run_that_is_there_teaches_the_facts_of_its_key(database: Path, tmp_pa
     assert export(poor, what="verdicts") != []
     before = rows_of(poor)
     assert taken_in(poor, first)[0].known_runs == 1
-    recompute(poor, judge_runs)
+    recompute(poor)
     assert rows_of(poor) == before
 
 
 def test_an_imported_twin_is_a_hit_and_stays_foreign(filled: Path, database: Path) -> None:
     taken_in(database, exported(filled, "parquet"))
-    found = find_answer(database, a_key(), 1024, Stack("4.0.0", "mujoco.rollout", "4.0.0"))
+    found = find_answer(database, a_key(), 1024, Environment("4.0.0", "mujoco.rollout", "4.0.0"))
     assert isinstance(found, Answer)
     assert found.chunk_size == 4
     for row in export(database, what="runs"):
@@ -554,7 +551,7 @@ def test_the_same_run_with_other_content_is_rejected(database: Path, tmp_path: P
         "hostname": "UPDATE run SET hostname = 'elsewhere'",
     }.items():
         other = tmp_path / f"{name}.db"
-        measured("one run", a_key(), other, circumstances=Circumstances(hostname="here"))
+        measured("one run", a_key(), other, metadata=RunMetadata(hostname="here"))
         if name == "hostname":
             known = taken_in(database, other)[0]  # one of the two was told less
             assert (known.known_runs, known.rejected) == (1, 0)
@@ -622,16 +619,16 @@ def test_strict_takes_all_or_nothing_and_a_dry_run_nothing(
 ) -> None:
     good, bad = exported(filled, "jsonl"), tmp_path / "bad.jsonl"
     bad.write_text('{"format": 1}\n')
-    done, found = import_files(database, [good], judge_runs, dry_run=True)
+    done, found = import_files(database, [good], dry_run=True)
     assert (done, found[0].new_runs) == (False, 8)
     assert not database.exists()
-    done, found = import_files(database, [good, bad], judge_runs, strict=True)
+    done, found = import_files(database, [good, bad], strict=True)
     assert (done, [file.rejected for file in found]) == (False, [0, 1])
     assert not database.exists()
-    done, _ = import_files(database, [good], judge_runs, strict=True)
+    done, _ = import_files(database, [good], strict=True)
     assert done
     before = database.read_bytes()
-    assert import_files(database, [good, bad], judge_runs, dry_run=True)[1][0].known_runs == 8
+    assert import_files(database, [good, bad], dry_run=True)[1][0].known_runs == 8
     assert database.read_bytes() == before
 
 
@@ -742,14 +739,14 @@ def test_an_export_that_fails_leaves_what_was_there(filled: Path, tmp_path: Path
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        write_file(filled, target, "csv", judge_runs, progress=stop)
+        write_file(filled, target, "csv", progress=stop)
     assert target.read_text() == "what was there"
     assert sorted(tmp_path.iterdir()) == sorted([filled, target])
 
 
 def test_a_name_as_long_as_names_may_be_does_for_an_export(filled: Path) -> None:
     for form, name in (("csv", "x" * 255), ("sqlite", "\u6570" * 85)):
-        write_file(filled, filled.with_name(name), form, judge_runs)  # type: ignore[arg-type]
+        write_file(filled, filled.with_name(name), form)  # type: ignore[arg-type]
     assert export(filled.with_name(name)) == export(filled)
 
 

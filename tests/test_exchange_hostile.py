@@ -22,8 +22,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.facts import DEVICE, a_key
 from tests.golden.make import FOLDER, make
+from tests.support.facts import DEVICE, a_key
 from tests.test_bad_files import _execute
 from tests.test_cli import tuner
 from tests.test_exchange import export, is_empty, taken_in
@@ -35,14 +35,14 @@ from tuner.exchange.readers import Problem, Rows, read_csv, read_json_lines
 from tuner.exchange.rows import COLUMNS, FACTS, RowError, arrival_of, sample_of
 from tuner.exchange.spool import Spool
 from tuner.exchange.writers import CsvWriter, JsonLinesWriter
-from tuner.history import judge_runs
-from tuner.keys import CacheKey
+from tuner.racing.meta_analysis import judge_runs
 from tuner.records import Candidate, Run, Verdict
 from tuner.store import importing
-from tuner.store.check import check
-from tuner.store.exporting import RUN_COLUMNS, SAMPLE_COLUMNS, Shelf
+from tuner.store.exporting import RUN_COLUMNS, SAMPLE_COLUMNS, Snapshot
 from tuner.store.importing import MOST_CANDIDATES, take_in
+from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
+from tuner.workload import CacheKey
 
 GOLDEN = FOLDER / "0002.db"
 
@@ -677,7 +677,7 @@ def test_memory_that_runs_out_on_a_database_is_its_error(
     other.write_bytes(lines(good))
     for name in ("samples", "run_ids"):
         with monkeypatch.context() as patch:
-            patch.setattr(Shelf, name, run_out)
+            patch.setattr(Snapshot, name, run_out)
             spoilt, fine = taken_in(database, GOLDEN, other)
         assert (spoilt.error or spoilt.rejections[0][1]).count("more memory") == 1
         assert fine.new_runs + fine.known_runs == 8
@@ -718,11 +718,11 @@ import sys
 from pathlib import Path
 import pyarrow.parquet
 from tuner.exchange.intake import import_files
-from tuner.history import judge_runs
+from tuner.racing.meta_analysis import judge_runs
 def peak():
     return int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0])
 before = peak()
-done, (found,) = import_files(Path(sys.argv[1]), [Path(sys.argv[2])], judge_runs)
+done, (found,) = import_files(Path(sys.argv[1]), [Path(sys.argv[2])])
 print(found.new_runs, found.rejected, (peak() - before) // 1024)
 print(found.rejections, found.error)
 """

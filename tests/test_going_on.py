@@ -11,16 +11,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import MODEL, ClockworkPool, SleepingPool, a_key
+from tests.support.facts import MODEL, ClockworkPool, SleepingPool, a_key
 from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import device_fingerprint, load_cache, store_cache, tuning
-from tuner.answers import Answer, Miss
+from tuner.environment import PROTOCOL
 from tuner.explain import explain
-from tuner.store.check import check
-from tuner.store.lock import measuring_turn
+from tuner.lock import measuring_turn
+from tuner.records import Answer, Miss
 from tuner.store.lookup import find_answer
-from tuner.store.views import read_key
-from tuner.validators import METHOD
+from tuner.store.maintenance import check
+from tuner.store.queries import read_key
 
 FAST = 10
 """The chunk size that the pools here step fastest with."""
@@ -298,7 +298,7 @@ def test_runs_of_one_stack_make_one_verdict(database: Path) -> None:
         execute(database, "UPDATE verdict SET decided = 0, reason = 'noise'")
     with closing(sqlite3.connect(database)) as connection:
         rows = connection.execute("SELECT method, runs, decided FROM verdict").fetchall()
-    assert [(method, runs) for method, runs, _ in rows] == [(METHOD, 3)]
+    assert [(method, runs) for method, runs, _ in rows] == [(PROTOCOL, 3)]
 
 
 # --- near and adopted ----------------------------------------------------------------------------

@@ -10,19 +10,17 @@ from typing import Any
 
 import pytest
 
-from tests.facts import ClockworkPool, a_key
 from tests.golden.make import FOLDER
+from tests.support.facts import ClockworkPool, a_key
 from tests.test_resolve import NTHREAD, NUM_ENVS, resolve
 from tuner import load_cache, store_cache
-from tuner.answers import Answer
-from tuner.history import judge_runs
-from tuner.store.check import check, fresh_schema, schema_of
-from tuner.store.diagnosis import OLDER_REVISIONS, REVISION
-from tuner.store.ledger import recompute
+from tuner.records import Answer
 from tuner.store.lookup import find_answer
+from tuner.store.maintenance import check, fresh_schema, schema_of
 from tuner.store.migrate import upgrade
-from tuner.store.overview import read_overview
-from tuner.store.views import read_key
+from tuner.store.queries import read_key, read_overview
+from tuner.store.runs import recompute
+from tuner.store.sqlite import OLDER_REVISIONS, REVISION
 
 RELEASED = (*OLDER_REVISIONS, REVISION)
 CHOICES = {a_key(): 4, a_key(num_envs=4096): None, a_key(nthread=4): None}
@@ -89,7 +87,7 @@ def test_an_upgraded_file_answers_and_takes_more(golden: Path) -> None:
 
 def test_verdicts_can_be_made_anew_from_old_samples(golden: Path) -> None:
     upgrade(golden)
-    recompute(golden, judge_runs)
+    recompute(golden)
     answers = load_cache(golden)
     for key, chunk_size in CHOICES.items():
         assert answers[key]["chunk_size"] == chunk_size

@@ -20,8 +20,8 @@ from benchmarks.history import (
     verdict_seconds,
 )
 from benchmarks.simulation import SIZES, Problem
-from tuner.evidence import Work
-from tuner.history import (
+from tuner.racing.comparison import Work
+from tuner.racing.meta_analysis import (
     ENOUGH_SAMPLES,
     ENOUGH_SECONDS,
     Timings,
@@ -30,8 +30,8 @@ from tuner.history import (
     pool_reports,
     report,
 )
+from tuner.racing.verdict import judge
 from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
-from tuner.selection import judge
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 COSTS: dict[int | None, float] = {None: 1.0, 4: 0.95, 9: 0.98, 20: 1.03, 64: 1.2}
@@ -250,14 +250,14 @@ def test_runs_that_contradict_each_other_are_undecided() -> None:
 def test_a_choice_that_lost_its_gain_is_withdrawn() -> None:
     old = [run_of(FULL, hour=k) for k in range(4)]
     assert verdict_of(*old).chunk_size == 4
-    gone = run_of(duel(4, 4), hour=9, costs={4: 1.0}, plan="verify")
+    gone = run_of(duel(4, 4), hour=9, costs={4: 1.0}, strategy="verify")
     verdict = verdict_of(*old, gone)
     assert verdict.candidate == NATIVE_DEFAULT
     assert (verdict.decided, verdict.reason) == (False, "contradiction")
 
 
 def test_a_choice_that_is_verified_stays() -> None:
-    held = run_of(duel(4, 4), hour=9, plan="verify")
+    held = run_of(duel(4, 4), hour=9, strategy="verify")
     verdict = verdict_of(run_of(FULL), held)
     assert verdict.chunk_size == 4
     assert verdict.decided
@@ -276,7 +276,7 @@ def test_runs_cut_short_are_undecided_until_one_completes() -> None:
 
 def test_a_verify_run_does_not_stand_for_having_looked_at_all() -> None:
     cut = run_of(FULL, state="cut short")
-    verify = run_of(duel(4, 4), hour=1, plan="verify")
+    verify = run_of(duel(4, 4), hour=1, strategy="verify")
     assert verdict_of(cut, verify).reason == "budget"
 
 

@@ -15,36 +15,34 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import SleepingPool, a_key
+from tests.support.facts import SleepingPool, a_key
 from tests.test_resolve import its_key
 from tuner import device, race_chunk_sizes, store_cache
-from tuner.answers import Answer, Miss
+from tuner.environment import Environment
 from tuner.errors import DatabaseError
+from tuner.records import Answer, Miss
 from tuner.store import lookup, sqlite
-from tuner.store.diagnosis import OUR_TABLES, REVISION
-from tuner.validators import Stack
+from tuner.store.sqlite import OUR_TABLES, REVISION
 
 ROOT = Path(__file__).parents[1]
 
 HIT_ROOMS = {
     "tuner",
-    "tuner.answers",
+    "tuner.records",
     "tuner.budget",
     "tuner.candidates",
     "tuner.device",
     "tuner.errors",
-    "tuner.keys",
-    "tuner.notice",
+    "tuner.workload",
+    "tuner.log",
     "tuner.paths",
-    "tuner.processors",
-    "tuner.resolve",
+    "tuner.api",
     "tuner.store",
     "tuner.store.counting",
-    "tuner.store.diagnosis",
-    "tuner.store.lookup",
     "tuner.store.sqlite",
-    "tuner.validators",
-    "tuner.workload",
+    "tuner.store.lookup",
+    "tuner.environment",
+    "tuner.model_facts",
 }
 """All that a hit loads of this package."""
 
@@ -54,7 +52,7 @@ def test_a_hit_loads_its_own_few_rooms_and_nothing_heavy(database: Path) -> None
     program = f"""
 import sys, numpy as np
 from types import SimpleNamespace
-from tests.facts import MODEL
+from tests.support.facts import MODEL
 for name in [name for name in sys.modules if name.startswith("tuner")]:
     del sys.modules[name]
 before = set(sys.modules)
@@ -102,7 +100,7 @@ def filled(database: Path) -> Path:
 def test_a_hits_row_is_found_by_one_index_search_in_each_table(filled: Path) -> None:
     plan = plan_of(filled, lookup.ONE_ANSWER, {"key": a_key(), "revision": REVISION})
     steps = [step for step in plan if step.startswith(("SEARCH", "SCAN"))]
-    assert len(steps) == 3 + len(Stack._fields)  # what is known, pin, verdict; the policies
+    assert len(steps) == 3 + len(Environment._fields)  # what is known, pin, verdict; the policies
     assert all(step.startswith("SEARCH") and "=?" in step for step in steps)
 
 
@@ -188,13 +186,13 @@ def test_children_that_are_forked_between_hits_have_their_own_and_leave_the_pare
 ) -> None:
     program = f"""
 import os, sys, threading
-from tests.facts import a_key
+from tests.support.facts import a_key
 from tuner import store_cache
-from tuner.answers import Answer, Miss
+from tuner.records import Answer, Miss
 from tuner.errors import DatabaseError
 from tuner.store import lookup, sqlite
-from tuner.store.diagnosis import OUR_TABLES, REVISION
-from tuner.validators import Stack
+from tuner.store.sqlite import OUR_TABLES, REVISION
+from tuner.environment import Environment
 def look():
     return lookup.find_answer({str(filled)!r}, a_key(), 1024).chunk_size
 assert look() == 4

@@ -13,12 +13,12 @@ from typing import Any
 import mujoco
 import pytest
 
-from tests.facts import DEVICE, MODEL, MODEL_SIGNATURE, a_key
+from tests.support.facts import DEVICE, MODEL, MODEL_SIGNATURE, a_key
 from tests.test_cli import QUADRUPED
 from tuner import device, device_fingerprint, make_cache_key, model_signature
-from tuner.processors import Processors, processors
-from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
-from tuner.workload import MORE_COUNTS, OPTION_COUNTS, OPTION_NAMES, SIGNATURE_FIELDS
+from tuner.device import Processors, processors
+from tuner.model_facts import MORE_COUNTS, OPTION_COUNTS, OPTION_NAMES, SIGNATURE_FIELDS
+from tuner.store.schema import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
 
 ROOT = Path(__file__).parents[1]
 FULL_DEVICE = DEVICE | {

@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.facts import DEVICE, MODEL_SIGNATURE, a_key
-from tuner.keys import canonical_json
+from tests.support.facts import DEVICE, MODEL_SIGNATURE, a_key
+from tuner.workload import canonical_json
 
 CHANGES: list[dict[str, Any]] = [
     {"backend_type": "other"},
@@ -52,7 +52,7 @@ def test_numbers_count_by_their_value() -> None:
     "variable", [("PYTHONHASHSEED", "7"), ("LC_ALL", "C"), ("TZ", "Asia/Tokyo")]
 )
 def test_a_key_is_the_same_in_another_process(variable: tuple[str, str]) -> None:
-    program = "from tests.facts import a_key; print(a_key())"
+    program = "from tests.support.facts import a_key; print(a_key())"
     environment = os.environ | {variable[0]: variable[1]}
     printed = subprocess.run(
         [sys.executable, "-c", program], env=environment, capture_output=True, text=True, check=True

@@ -14,14 +14,14 @@ from typing import Any
 
 import pytest
 
-from tests.facts import DEVICE, MODEL_SIGNATURE, a_key
-from tests.stored import ALIKE, HERE, Shell, a_run, contents, rows_of, store
+from tests.support.facts import DEVICE, MODEL_SIGNATURE, a_key
+from tests.support.stored import ALIKE, HERE, Shell, a_run, contents, rows_of, store
 from tuner import store_cache
 from tuner.cli.tables import Column, percent, print_table, relative, width
-from tuner.keys import CacheKey
 from tuner.records import Candidate
-from tuner.store import upkeep
+from tuner.store import maintenance as upkeep
 from tuner.store.migrate import upgrade
+from tuner.workload import CacheKey
 
 WIDE: dict[int | None, float] = {None: 9.4, 8: 9.0, 16: 6.0, 32: 8.0}
 """16 wins by a third."""
@@ -269,7 +269,7 @@ def test_show_in_json_has_all_there_is(filled: Path, shell: Shell) -> None:
 
 def test_a_key_measured_with_two_stacks_has_two_verdicts(filled: Path, shell: Shell) -> None:
     other = HERE._replace(mujoco_version="5.0.0")
-    run = a_run(9, ALIKE, stack=other, occasion="outdated", near_key=str(ARM), pairs=24)
+    run = a_run(9, ALIKE, environment=other, trigger="outdated", warm_start_key=str(ARM), pairs=24)
     store(filled, QUADRUPED, run)
     shown = shell("show", QUADRUPED, "--database", filled).out
     assert "verdict 2" in shown

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.facts import a_key
-from tests.jobs import ROOT, finish, start_job, wait_until_stepping
+from tests.support.facts import a_key
+from tests.support.jobs import ROOT, finish, start_job, wait_until_stepping
 from tuner import load_cache, store_cache
-from tuner.store.diagnosis import REVISION
 from tuner.store.migrate import upgrade
+from tuner.store.sqlite import REVISION
 
 
 def runs_in(database: Path) -> list[tuple[str, int]]:
@@ -159,7 +159,7 @@ def test_who_looks_while_another_makes_the_database_sees_none_or_one(tmp_path: P
     program = """
 import sys
 from pathlib import Path
-from tuner.answers import Miss
+from tuner.records import Miss
 from tuner.store.lookup import find_answer, read_answers
 print("looking", flush=True)
 while not Path(sys.argv[1]).with_suffix(".done").exists():
@@ -185,7 +185,7 @@ while not Path(sys.argv[1]).with_suffix(".done").exists():
 def test_a_child_of_a_fork_within_a_lock_closes_nothing_of_its_own(tmp_path: Path) -> None:
     program = """
 import os, sys
-from tuner.store.lock import file_lock
+from tuner.lock import file_lock
 with file_lock(sys.argv[1]):
     child = os.fork()
     if child == 0:
@@ -209,7 +209,7 @@ FORKING = """
 import os, sys, threading
 from pathlib import Path
 from tuner import load_cache, store_cache
-from tuner.store.lock import file_lock
+from tuner.lock import file_lock
 
 database = Path(sys.argv[1])
 store_cache(database, "before", {"chunk_size": 1})

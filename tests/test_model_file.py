@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import mujoco
 import pytest
 
-from tests.real_models import QUADRUPED, REAL_MODELS
+from tests.support.real_models import QUADRUPED, REAL_MODELS
 from tuner.errors import ModelFileError
 from tuner.model_file import captured_warnings, load_model
 

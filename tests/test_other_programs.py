@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from tests.stored import contents
+from tests.support.stored import contents
 from tests.test_bad_places import WITHOUT_PRIVILEGE
 from tests.test_cookbook import SEARCHED, needs, prepare
 
@@ -142,9 +142,9 @@ def ask(program: str, file: Path, view: str, before: list[str]) -> Any:
 def test_a_program_gets_the_numbers_and_writes_nothing(
     program: str, view: str, shelf: Path
 ) -> None:
-    from tuner.store.views import one_moment
+    from tuner.store.queries import read_snapshot
 
-    with one_moment(shelf / "tuning.db") as rows:
+    with read_snapshot(shelf / "tuning.db") as rows:
         ours = rows(f"SELECT * FROM {view}")
     assert ours
     before = contents(shelf)

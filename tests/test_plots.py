@@ -14,15 +14,15 @@ from xml.etree import ElementTree
 
 import pytest
 
-from tests.facts import DEVICE, a_key
-from tests.stored import ALIKE, Shell, a_run, rows_of, store
+from tests.support.facts import DEVICE, a_key
+from tests.support.stored import ALIKE, Shell, a_run, rows_of, store
 from tuner import plots, store_cache
 from tuner.errors import TunerError
-from tuner.history import judge_runs
+from tuner.formatting import counted, relative
+from tuner.racing.meta_analysis import judge_runs
 from tuner.records import Candidate, Verdict
-from tuner.store.upkeep import pin
+from tuner.store.maintenance import pin
 from tuner.study import read_study, told_apart
-from tuner.texts import counted, relative
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

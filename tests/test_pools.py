@@ -13,12 +13,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from tests.real_models import HALF_CHEETAH, QUADRUPED, REAL_MODELS
+from tests.support.real_models import HALF_CHEETAH, QUADRUPED, REAL_MODELS
+from tuner.environment import Environment, environment_of_class, pool_identity, violated
 from tuner.errors import ArgumentError, PoolError
 from tuner.model_file import captured_warnings, load_model
-from tuner.motion import initial_state, moved_state
 from tuner.pools import POOLS, STATE, RolloutPool, open_batch_env_pool
-from tuner.validators import Stack, pool_identity, stack_of_class, violated
+from tuner.states import initial_state, moved_state
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -317,7 +317,7 @@ FORKED = """
 import os, sys, warnings
 from tuner.errors import PoolError
 from tuner.model_file import load_model
-from tuner.motion import initial_state
+from tuner.states import initial_state
 from tuner.pools import RolloutPool
 warnings.simplefilter("ignore")
 model = load_model(sys.argv[1])
@@ -439,6 +439,6 @@ def test_a_version_that_no_database_could_give_back_is_unknown(
 @pytest.mark.parametrize("version", ["3.4.0.dev1", "4", "4.0+local", "9" * 10_000])
 def test_an_odd_version_holds_for_itself(version: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "__version__", version)
-    stack = stack_of_class(np.ndarray)
+    stack = environment_of_class(np.ndarray)
     assert stack.pool_version == version
-    assert not violated(dict.fromkeys(Stack._fields, "same minor"), stack, stack)
+    assert not violated(dict.fromkeys(Environment._fields, "same minor"), stack, stack)

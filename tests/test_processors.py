@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tuner.processors import cpu_list, cpu_model, cpu_quota, normalised_cpu_model, processors
+from tuner.device import cpu_list, cpu_model, cpu_quota, normalised_cpu_model, processors
 
 
 @pytest.mark.parametrize(
@@ -134,7 +134,7 @@ def test_cores_are_unequal_where_they_are_of_different_kinds(
     speeds: tuple[str, ...],
     unequal: bool | None,
 ) -> None:
-    monkeypatch.setattr("tuner.processors.usable_cpu_numbers", lambda: set(range(8)))
+    monkeypatch.setattr("tuner.device.usable_cpu_numbers", lambda: set(range(8)))
     fact = "sys/devices/system/cpu/cpu{}/cpufreq/cpuinfo_max_freq"
     root = write(tmp_path, {fact.format(k): speeds[k % len(speeds)] for k in range(8)})
     assert processors(root).unequal_cores is unequal

@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from benchmarks.simulation import Problem, SimulatedPool, _quiet
-from tests.facts import ClockworkPool
-from tests.stored import a_run
+from tests.support.facts import ClockworkPool
+from tests.support.stored import a_run
 from tuner.errors import ArgumentError, MeasuringError
-from tuner.history import judge_runs
-from tuner.race import Progress, race_chunk_sizes
+from tuner.racing.meta_analysis import judge_runs
+from tuner.racing.race import Progress, race_chunk_sizes
+from tuner.racing.verdict import judge
 from tuner.records import NATIVE_DEFAULT, Candidate, Race, Run
-from tuner.selection import judge
 
 
 def quiet_pool(costs: dict[int | None, float], seed: int = 0) -> SimulatedPool:
@@ -131,7 +131,7 @@ def test_a_slow_first_step_does_not_keep_a_light_pool_from_repeating() -> None:
         return inner.clock() + (first[0] if inner.calls else 0.0)
 
     race = run(inner, [4], clock=clock)
-    assert {sample.steps for sample in race.samples if not sample.warm_up} != {1}
+    assert {sample.repeats for sample in race.samples if not sample.warm_up} != {1}
 
 
 @pytest.mark.parametrize("budget", [math.nan])
@@ -256,7 +256,7 @@ def test_an_interrupt_at_any_step_tells_what_was_timed_before_it(steps: int) -> 
     told: list[Race] = []
     with pytest.raises(KeyboardInterrupt):
         run(pool, [4, 9], clock=pool.pool.clock, stopped=told.append)
-    assert sum(s.steps for race in told for s in race.samples) == steps
+    assert sum(s.repeats for race in told for s in race.samples) == steps
 
 
 @pytest.mark.parametrize("reading", [lambda: math.nan, lambda: 5.0])
@@ -316,7 +316,7 @@ def test_a_light_pool_repeats_the_step_inside_a_sample() -> None:
     race = run(quiet_pool(costs), [4, 9, 20])
     counted = [s for s in race.samples if not s.warm_up]
     assert min(s.nanoseconds for s in counted) > 0.8e6
-    assert {s.steps for s in counted} > {1} or min(s.steps for s in counted) > 1
+    assert {s.repeats for s in counted} > {1} or min(s.repeats for s in counted) > 1
     assert race.verdict.chunk_size == 4
 
 
@@ -324,7 +324,7 @@ def test_progress_is_told_once_a_block() -> None:
     seen: list[Progress] = []
     race = run(quiet_pool(COSTS), [1, 4, 9, 20, 64], progress=seen.append)
     assert all(isinstance(p, Progress) for p in seen)
-    assert len(seen) == 1 + race.samples[-1].round
+    assert len(seen) == 1 + race.samples[-1].block
     assert [p.seconds for p in seen] == sorted(p.seconds for p in seen)
     assert seen[-1].leader == race.verdict.candidate
     assert seen[-1].low <= seen[-1].relative <= seen[-1].high
@@ -374,7 +374,7 @@ def test_a_race_goes_on_from_earlier_ones() -> None:
             problem.pool(hour), problem.candidates(), time_budget_s=1.0, seed=hour, earlier=runs
         )
         assert [s.order for s in race.samples] == list(range(len(race.samples)))
-        assert race.samples[0].round == 0
+        assert race.samples[0].block == 0
         assert race.pool_seconds < 1.2
         runs.append(stored(race, hour))
         verdict = judge_runs(runs, num_envs=1024, nthread=8)
@@ -390,7 +390,7 @@ def test_a_race_goes_on_from_earlier_ones() -> None:
 def test_a_race_with_nothing_left_to_time_returns_at_once() -> None:
     whole = run(quiet_pool(COSTS), [1, 4, 9, 20, 64])
     again = run(quiet_pool(COSTS, 1), [1, 4, 9, 20, 64], earlier=[stored(whole)])
-    assert all(s.candidate == NATIVE_DEFAULT and s.round == 0 for s in again.samples)
+    assert all(s.candidate == NATIVE_DEFAULT and s.block == 0 for s in again.samples)
     assert stored(again).state == "complete"
     verdict = judge_runs([stored(whole), stored(again, 1)], num_envs=1024, nthread=8)
     assert verdict == judge_runs([stored(whole)], num_envs=1024, nthread=8)
@@ -512,7 +512,7 @@ def test_a_relative_that_kept_its_default_says_where_to_look_first() -> None:
     told = [run(quiet_pool(costs, k), candidates, seed=k, prior=[None]) for k in range(5)]
     assert {r.verdict.chunk_size for r in told} == {None}
     for race in told:
-        assert {None, 9, 20} <= {s.candidate.chunk_size for s in race.samples if s.round == 1}
+        assert {None, 9, 20} <= {s.candidate.chunk_size for s in race.samples if s.block == 1}
 
 
 def test_earlier_runs_lead_no_race_to_a_size_that_the_pool_cannot_take() -> None:

@@ -9,11 +9,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from tests.real_models import REAL_MODELS
+from tests.support.real_models import REAL_MODELS
 from tuner import benchmark_chunk_sizes, load_cache, resolve_chunk_size
 from tuner.model_file import load_model
-from tuner.motion import moved_state
 from tuner.pools import POOLS
+from tuner.states import moved_state
 
 NUM_ENVS = 48
 NTHREAD = 2

@@ -1,4 +1,4 @@
-"""The recipe in docs/adding-a-field.md, followed to the letter on a copy of the repository."""
+"""The recipe in docs/adding-a-key-field.md, followed to the letter on a copy of the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RECIPE = (ROOT / "docs" / "adding-a-field.md").read_text()
+RECIPE = (ROOT / "docs" / "adding-a-key-field.md").read_text()
 STEP = re.compile(
     r"<!-- (?P<file>\S+), (?P<how>[a-z]+)(?:: (?P<mark>.*?))? -->\n```python\n(.*?)```", re.S
 )

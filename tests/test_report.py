@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pytest
 
-from tests.facts import DEVICE, a_key
-from tests.stored import ALIKE, FASTER, Shell, a_run, rows_of, store
+from tests.support.facts import DEVICE, a_key
+from tests.support.stored import ALIKE, FASTER, Shell, a_run, rows_of, store
 from tuner import report, store_cache
-from tuner.history import judge_runs
+from tuner.formatting import candidate_name, percent
+from tuner.racing.meta_analysis import judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Verdict
-from tuner.store.ledger import save_run
-from tuner.store.upkeep import pin
+from tuner.store.maintenance import pin
+from tuner.store.runs import save_run
 from tuner.study import read_study
-from tuner.texts import candidate_name, percent
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

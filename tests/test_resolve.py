@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.facts import MODEL, ClockworkPool, SleepingPool, a_key
+from tests.support.facts import MODEL, ClockworkPool, SleepingPool, a_key
 from tuner import load_cache, resolve_chunk_size, store_cache
 from tuner.device import device_fingerprint
-from tuner.keys import CacheKey
+from tuner.workload import CacheKey
 
 NUM_ENVS = 64
 NTHREAD = 2

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 import sqlalchemy as sa
 
-from tests.facts import a_key
+from tests.support.facts import a_key
 from tuner import store_cache
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store import schema
-from tuner.store.diagnosis import OUR_TABLES, REVISION
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import migrations_folder, upgrade
+from tuner.store.sqlite import OUR_TABLES, REVISION
 
 ROOT = Path(__file__).parents[1]
 TABLES = set(OUR_TABLES)

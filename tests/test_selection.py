@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.evidence import Work, duel_pairs, t95
+from tuner.racing.comparison import Work, duel_pairs, t95
+from tuner.racing.verdict import explain_verdict, judge, select_chunk_size
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
-from tuner.selection import explain_verdict, judge, select_chunk_size
 
 Blocks = Sequence[Sequence[int | None]]
 
@@ -33,14 +33,14 @@ def taken(
         for c in block:
             seconds = costs[c] * math.exp(noise * rng.standard_normal()) * steps
             found.append(
-                Sample(Candidate(c), number, len(found), round(seconds * 1e9), steps=steps)
+                Sample(Candidate(c), number, len(found), round(seconds * 1e9), repeats=steps)
             )
     return found
 
 
 def one_after_another(first: list[Sample], second: list[Sample]) -> list[Sample]:
-    round_, order = 1 + first[-1].round, 1 + first[-1].order
-    return first + [replace(s, round=s.round + round_, order=s.order + order) for s in second]
+    round_, order = 1 + first[-1].block, 1 + first[-1].order
+    return first + [replace(s, block=s.block + round_, order=s.order + order) for s in second]
 
 
 def duel(c: int | None, quartets: int) -> list[list[int | None]]:
@@ -151,7 +151,7 @@ def test_the_twin_of_the_default_shares_its_samples_and_never_wins() -> None:
 def test_one_spiked_pair_does_not_hide_a_winner() -> None:
     samples = taken([[None, 4, 8], *duel(4, 6)], {None: 1.0, 4: 0.9, 8: 1.3}, noise=0.002)
     late = samples[4]
-    samples[4] = Sample(late.candidate, late.round, late.order, late.nanoseconds * 2)
+    samples[4] = Sample(late.candidate, late.block, late.order, late.nanoseconds * 2)
     assert judge(samples).chunk_size == 4
 
 

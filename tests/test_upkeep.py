@@ -21,28 +21,27 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tuner.store.counting import SUFFIX, note_lookup
 
-from tests.facts import DEVICE, MODEL_SIGNATURE, SleepingPool, a_key
-from tests.jobs import ROOT
-from tests.stored import ALIKE, FASTER, HERE, NOON, Shell, a_run, contents, rows_of, store
+from tests.support.facts import DEVICE, MODEL_SIGNATURE, SleepingPool, a_key
+from tests.support.jobs import ROOT
+from tests.support.stored import ALIKE, FASTER, HERE, NOON, Shell, a_run, contents, rows_of, store
 from tests.test_bad_places import WITHOUT_PRIVILEGE
 from tests.test_cli import tuner
 from tests.test_many_processes import runs_in
 from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import load_cache, store_cache
-from tuner.answers import Answer, Miss
+from tuner.environment import Environment
 from tuner.errors import ArgumentError, DatabaseError
-from tuner.history import judge_runs
-from tuner.records import Candidate, Run
-from tuner.store import backup, migrate, upkeep
-from tuner.store.backup import back_up
-from tuner.store.check import check
-from tuner.store.counting import SUFFIX, note_lookup
-from tuner.store.ledger import recompute
+from tuner.formatting import counted
+from tuner.racing.meta_analysis import judge_runs
+from tuner.records import Answer, Candidate, Miss, Run
+from tuner.store import backup, migrate
+from tuner.store import maintenance as upkeep
+from tuner.store.backup import back_up, check
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
-from tuner.texts import counted
-from tuner.validators import Stack
+from tuner.store.runs import recompute
 
 GOLDEN = Path(__file__).parent / "golden" / "0001.db"
 KEY = a_key()
@@ -65,7 +64,7 @@ def filled(database: Path, template: Path) -> Path:
     return database
 
 
-def choice_of(database: Path, key: str = KEY, here: Stack = HERE) -> int | None:
+def choice_of(database: Path, key: str = KEY, here: Environment = HERE) -> int | None:
     """Look a key up that has an answer."""
     found = find_answer(database, key, 1024, here)
     assert isinstance(found, Answer), found
@@ -98,7 +97,7 @@ def test_a_pinned_key_answers_the_pin_everywhere_whatever_is_measured(
         assert "its node is shared" in shown
         assert re.search(rf"^choice +{text}$", shown, re.M)
         store(filled, KEY, a_run(number, ALIKE))
-        recompute(filled, judge_runs)
+        recompute(filled)
     assert choice_of(filled, OTHER) == 4
     assert check(filled) == []
 
@@ -369,7 +368,7 @@ def test_the_verdicts_after_a_pruning_are_those_of_the_runs_that_are_left(
     store(fresh, KEY, new)
     store(database, KEY, old, new)
     assert choice_of(database) != choice_of(fresh) or verdicts(database) != verdicts(fresh)
-    upkeep.prune(database, upkeep.plan_pruning(database, older_than=timedelta(days=50)), judge_runs)
+    upkeep.prune(database, upkeep.plan_pruning(database, older_than=timedelta(days=50)))
     assert verdicts(database) == verdicts(fresh)
 
 
@@ -378,7 +377,7 @@ def test_a_pinned_key_stays_and_answers_when_all_of_its_runs_are_pruned(aged: Pa
     pruning = upkeep.plan_pruning(aged, older_than=timedelta(days=60))
     assert pruning.keys == tuple(sorted((KEY, OTHER)))
     assert pruning.gone == ()
-    upkeep.prune(aged, pruning, judge_runs)
+    upkeep.prune(aged, pruning)
     assert choice_of(aged, OTHER) == 8
     assert load_cache(aged)[OTHER] == {"chunk_size": 8}
     assert rows_of(aged, "SELECT * FROM verdict WHERE key_digest = ?", OTHER) == []
@@ -390,18 +389,18 @@ def test_what_came_between_plan_and_deed_is_not_pruned(aged: Path) -> None:
     assert pruning.gone == tuple(sorted((KEY, OTHER)))
     store(aged, KEY, recent(99))
     upkeep.pin(aged, OTHER, 8, "so")
-    upkeep.prune(aged, pruning, judge_runs)
+    upkeep.prune(aged, pruning)
     assert uids(aged) == [99]
     assert choice_of(aged) == 4
     assert choice_of(aged, OTHER) == 8
     upkeep.forget(aged, [KEY, OTHER])
-    upkeep.prune(aged, pruning, judge_runs)  # what is gone already does no harm
+    upkeep.prune(aged, pruning)  # what is gone already does no harm
     assert check(aged) == []
 
 
 def test_look_ups_that_wait_do_not_bring_a_pruned_key_back(aged: Path) -> None:
     note_lookup(aged, OTHER, "hit")
-    upkeep.prune(aged, upkeep.plan_pruning(aged, older_than=timedelta(days=60)), judge_runs)
+    upkeep.prune(aged, upkeep.plan_pruning(aged, older_than=timedelta(days=60)))
     assert rows_of(aged, "SELECT * FROM lookup") == []
 
 
@@ -425,7 +424,7 @@ def test_pruning_by_size_ends_near_that_size(database: Path, share: float) -> No
     most = round(empty + share * (database.stat().st_size - empty))
     pruning = upkeep.plan_pruning(database, most_bytes=most)
     numbers = uids(database)
-    upkeep.prune(database, pruning, judge_runs)
+    upkeep.prune(database, pruning)
     assert 0.85 * most <= database.stat().st_size <= 1.1 * most
     assert uids(database) == numbers[len(pruning.run_ids) :]  # the oldest went
 
@@ -544,7 +543,8 @@ def test_where_there_is_no_database_none_is_made(
 def test_a_file_that_another_process_holds_stays_as_it_is(
     filled: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch, command: tuple[str, ...]
 ) -> None:
-    from tuner.store import engine, sqlite
+    from tuner.store import database as engine
+    from tuner.store import sqlite
 
     def impatient(file: Path, seconds: float = 0.05) -> sqlite3.Connection:
         return sqlite.open_for_writing(file, min(seconds, 0.05))
@@ -569,8 +569,8 @@ def test_a_file_that_another_process_holds_stays_as_it_is(
 WRITING = """
 import sys
 from pathlib import Path
-from tests.facts import a_key
-from tests.stored import a_run, store
+from tests.support.facts import a_key
+from tests.support.stored import a_run, store
 number = int(sys.argv[2])
 print("writing", flush=True)
 while True:
@@ -867,7 +867,7 @@ def test_statistics_count_what_is_stored_and_what_was_looked_up(
     database: Path, shell: Shell
 ) -> None:
     runs = [a_run(1, pool_seconds=4.0), a_run(2, pool_seconds=6.0)]
-    store(database, KEY, *runs, a_run(3, pool_seconds=100.0, occasion="verify"))
+    store(database, KEY, *runs, a_run(3, pool_seconds=100.0, trigger="verify"))
     store(database, OTHER, a_run(4, state="failed", samples=(), pool_seconds=None))
     store_cache(database, "stated", {"chunk_size": 4})
     store(database, "from elsewhere", a_run(5, pairs=0, origin="other.db", pool_seconds=0.0))
@@ -932,7 +932,7 @@ def test_a_policy_changes_who_is_answered(
 
 def test_a_policy_changes_which_runs_a_verdict_counts(database: Path, shell: Shell) -> None:
     for number, version in enumerate(["4.0.0", "4.0.9", "4.1.0"]):
-        store(database, KEY, a_run(number, stack=HERE._replace(mujoco_version=version)))
+        store(database, KEY, a_run(number, environment=HERE._replace(mujoco_version=version)))
     counted = "SELECT mujoco_version, runs FROM verdict ORDER BY mujoco_version"
     for policy, runs in (
         ("same minor", [2, 2, 1]),
@@ -943,7 +943,7 @@ def test_a_policy_changes_which_runs_a_verdict_counts(database: Path, shell: She
         shell("db", "policy", "mujoco_version", policy, "--database", database)
         assert [row[1] for row in rows_of(database, counted)] == runs
         before = verdicts(database)
-        recompute(database, judge_runs)
+        recompute(database)
         assert verdicts(database) == before
     assert check(database) == []
 
@@ -1011,8 +1011,10 @@ def some_runs(draw: st.DrawFn) -> list[tuple[str, Run]]:
             choice=draw(st.sampled_from([None, Candidate(None), Candidate(8)])),
             failed=draw(st.sampled_from([(), (Candidate(8),)])),
             origin=draw(st.sampled_from([None, "other.db"])),
-            stack=draw(
-                st.sampled_from([HERE, HERE._replace(mujoco_version="4.0.9"), Stack(), Stack("5")])
+            environment=draw(
+                st.sampled_from(
+                    [HERE, HERE._replace(mujoco_version="4.0.9"), Environment(), Environment("5")]
+                )
             ),
         )
         if draw(st.booleans()) and state == "imported":
@@ -1035,7 +1037,7 @@ def test_recomputing_finds_the_verdicts_as_they_are_in_whatever_order_the_runs_c
         stored = verdicts(database)
         numbers = rows_of(database, "SELECT latest_run_id FROM verdict")
         for _ in range(2):
-            recompute(database, judge_runs)
+            recompute(database)
             assert verdicts(database) == stored
             assert rows_of(database, "SELECT latest_run_id FROM verdict") == numbers
         told.append(stored)
@@ -1066,7 +1068,7 @@ def test_a_run_that_no_tuner_wrote_spoils_no_other_runs_verdict(
     filled: Path, column: str, value: str
 ) -> None:
     rows_of(filled, f"UPDATE run SET {column} = ? WHERE run_id = 1", value)
-    recompute(filled, judge_runs)
+    recompute(filled)
     assert rows_of(filled, "SELECT runs FROM verdict WHERE key_digest = ?", KEY) == [(1,)]
     verdict = store(filled, KEY, a_run(9))
     assert verdict is not None
@@ -1079,7 +1081,7 @@ def test_a_key_that_is_forgotten_while_verdicts_are_made_anew_is_left_out(filled
         yield from keys
 
     before = verdicts(filled)
-    assert recompute(filled, judge_runs, forgetting) == 2
+    assert recompute(filled, forgetting) == 2
     assert verdicts(filled) == [row for row in before if repr(str(KEY)) not in row]
     assert check(filled) == []
 
@@ -1087,9 +1089,9 @@ def test_a_key_that_is_forgotten_while_verdicts_are_made_anew_is_left_out(filled
 def test_an_upgraded_database_is_recomputed_like_any_other(database: Path) -> None:
     shutil.copyfile(GOLDEN, database)
     upgrade(database)
-    recompute(database, judge_runs)
+    recompute(database)
     once = verdicts(database)
-    recompute(database, judge_runs)
+    recompute(database)
     assert verdicts(database) == once
     assert check(database) == []
 
@@ -1133,19 +1135,19 @@ def test_what_an_odd_row_says_of_failures_keeps_no_run_from_being_stored(
         (HERE._replace(method="\0"), HERE._replace(method="\\x00")),
     ],
 )
-def test_stacks_that_read_alike_lose_no_run(database: Path, stacks: Sequence[Stack]) -> None:
+def test_stacks_that_read_alike_lose_no_run(database: Path, stacks: Sequence[Environment]) -> None:
     for number, stack in enumerate([*stacks, *stacks]):
-        assert store(database, a_key(), a_run(number, stack=stack)) is not None
+        assert store(database, a_key(), a_run(number, environment=stack)) is not None
     assert len(runs_in(database)) == 2 * len(stacks)
     before = rows_of(database, "SELECT * FROM verdict")
-    recompute(database, judge_runs)
+    recompute(database)
     assert rows_of(database, "SELECT * FROM verdict") == before
 
 
 def test_a_choice_that_was_stated_too_large_does_not_make_every_job_measure(
     database: Path,
 ) -> None:
-    stated = Run(state="imported", finished=NOON, choice=Candidate(5000), stack=HERE)
+    stated = Run(state="imported", finished=NOON, choice=Candidate(5000), environment=HERE)
     key = a_key(num_envs=64, nthread=2)
     store(database, str(key), stated)
     store(database, key, a_run(1, ALIKE, pairs=1, state="cut short"))

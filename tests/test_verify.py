@@ -10,18 +10,18 @@ from typing import Any
 
 import pytest
 
-from tests.facts import ClockworkPool, a_key
-from tests.stored import FASTER, Shell, a_run, contents, rows_of, store
+from tests.support.facts import ClockworkPool, a_key
+from tests.support.stored import FASTER, Shell, a_run, contents, rows_of, store
 from tests.test_cli import QUADRUPED, tuner
 from tests.test_upkeep import uids
 from tuner import store_cache, tuning
 from tuner.cli.work import Asked, asked
-from tuner.keys import key_of
+from tuner.environment import PROTOCOL, environment_of
 from tuner.pools import POOLS, RolloutPool
-from tuner.store import upkeep
-from tuner.store.check import check
+from tuner.store import maintenance as upkeep
+from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
-from tuner.validators import METHOD, stack_of
+from tuner.workload import key_of
 
 STEP_S = 8e-3
 COSTS: dict[int | None, float] = {}
@@ -133,7 +133,7 @@ def test_a_choice_that_gives_way_to_another_has_not_held(database: Path, shell: 
     COSTS.update({4: 1.3})
     what = work()
     for number in (1, 2):
-        run = a_run(number, costs, pairs=40, stack=what.here, model_file=str(QUADRUPED))
+        run = a_run(number, costs, pairs=40, environment=what.here, model_file=str(QUADRUPED))
         store(database, what.key, run)
     rows_of(database, "UPDATE verdict SET chunk_size = 4, decided = 1, reason = NULL")
     [line] = verified(shell, database, what.key, code=3)
@@ -161,10 +161,12 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     elsewhere = {chosen(database, good._replace(key=theirs), 5): "another machine"}
     pool = work(num_envs=56)
     stack = pool.here._replace(pool="their.Pool", pool_version=None)
-    expected[chosen(database, pool, 6, stack=stack)] = "their.Pool, which only its own job"
+    expected[chosen(database, pool, 6, environment=stack)] = "their.Pool, which only its own job"
     uni = work(num_envs=60)
     stack = uni.here._replace(mujoco_version="0.1.2")
-    expected[chosen(database, uni, 7, stack=stack)] = "nothing to verify: its verdict is of mujoco"
+    expected[chosen(database, uni, 7, environment=stack)] = (
+        "nothing to verify: its verdict is of mujoco"
+    )
     store_cache(database, "a key of somebody's own", {"chunk_size": 16})
     elsewhere["a key of somebody's own"] = "its facts are not known"
     store_cache(database, a_key(), {"chunk_size": None})  # the default: not asked
@@ -256,7 +258,7 @@ def test_a_database_that_may_not_be_written_is_found_out_before_anything_is_time
     database: Path, shell: Shell, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     key = chosen(database, work())
-    monkeypatch.setattr("tuner.store.engine.READ_BUSY_SECONDS", 0.05)
+    monkeypatch.setattr("tuner.store.database.READ_BUSY_SECONDS", 0.05)
     holder = sqlite3.connect(database, isolation_level=None)
     holder.execute("BEGIN IMMEDIATE")
     told = shell("verify", key, "--database", database)
@@ -298,8 +300,8 @@ def test_on_a_real_pool_the_exit_code_says_what_was_found(
 ) -> None:
     what = work()
     with RolloutPool(what.model, nbatch=32, nthread=2) as pool:
-        assert stack_of(pool) == what.here
-    assert what.here.method == METHOD
+        assert environment_of(pool) == what.here
+    assert what.here.method == PROTOCOL
     key = chosen(database, what)
     monkeypatch.chdir(tmp_path)  # the model's file is known by its whole path
     before = set(tmp_path.iterdir())

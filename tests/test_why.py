@@ -10,19 +10,19 @@ from typing import Any
 
 import pytest
 
-from tests.facts import DEVICE, MODEL, MODEL_SIGNATURE, SleepingPool, a_key
-from tests.stored import ALIKE, FASTER, HERE, Shell, a_run, contents, rows_of, store
+from tests.support.facts import DEVICE, MODEL, MODEL_SIGNATURE, SleepingPool, a_key
+from tests.support.stored import ALIKE, FASTER, HERE, Shell, a_run, contents, rows_of, store
 from tests.test_cli import QUADRUPED
 from tuner import load_cache
 from tuner.cli.work import Asked, asked
 from tuner.device import device_fingerprint
+from tuner.environment import Environment
 from tuner.errors import DatabaseError, OlderSchemaError
 from tuner.explain import WILL_HAPPEN, Explanation, explain, explain_key
-from tuner.keys import CacheKey, key_of
 from tuner.records import Run
-from tuner.store import upkeep
+from tuner.store import maintenance as upkeep
 from tuner.store.migrate import upgrade
-from tuner.validators import Stack
+from tuner.workload import CacheKey, key_of
 
 OPTIONS: dict[str, Any] = {
     "num_envs": 256, "nthread": 2, "nstep": 1, "dtype": "float64",
@@ -108,7 +108,7 @@ def test_an_answered_key_is_a_hit(database: Path, ask: Asking, what: Asked) -> N
 
 
 def test_a_default_that_won_is_a_hit_too(database: Path, ask: Asking, what: Asked) -> None:
-    verdict = store(database, what.key, a_run(1, ALIKE, pairs=24, stack=what.here))
+    verdict = store(database, what.key, a_run(1, ALIKE, pairs=24, environment=what.here))
     assert verdict is not None
     assert verdict.decided
     words, said = ask()
@@ -127,7 +127,7 @@ def test_a_pinned_key_says_who_pinned_it(database: Path, ask: Asking, what: Aske
 
 
 def test_an_undecided_key_is_taken_up(database: Path, ask: Asking, what: Asked) -> None:
-    run = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", stack=what.here)
+    run = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", environment=what.here)
     verdict = store(database, what.key, run)
     assert verdict is not None
     assert not verdict.decided
@@ -140,7 +140,7 @@ def test_an_undecided_key_whose_steps_are_too_slow_is_a_hit(
     database: Path, ask: Asking, what: Asked
 ) -> None:
     slow = {None: 300.0, 4: 298.0, 8: 300.0}
-    store(database, what.key, a_run(1, slow, pairs=1, state="cut short", stack=what.here))
+    store(database, what.key, a_run(1, slow, pairs=1, state="cut short", environment=what.here))
     words, said = ask()
     assert (said["kind"], said["decided"]) == ("hit", False)
     assert "too slow to go on" in words
@@ -157,7 +157,7 @@ def test_an_undecided_key_whose_steps_are_too_slow_is_a_hit(
 def test_a_verdict_of_other_software_is_outdated_and_says_in_what(
     database: Path, ask: Asking, what: Asked, changes: dict[str, Any], field: str, there: str
 ) -> None:
-    decided(database, what.key, what, stack=what.here._replace(**changes))
+    decided(database, what.key, what, environment=what.here._replace(**changes))
     words, said = ask()
     here = getattr(what.here, field)
     assert (said["kind"], said["nearest_key"], said["nearest_chunk_size"]) == (
@@ -169,7 +169,7 @@ def test_a_verdict_of_other_software_is_outdated_and_says_in_what(
 
 
 def test_a_policy_decides_what_is_outdated(database: Path, ask: Asking, what: Asked) -> None:
-    decided(database, what.key, what, stack=what.here._replace(mujoco_version="0.1.2"))
+    decided(database, what.key, what, environment=what.here._replace(mujoco_version="0.1.2"))
     assert ask()[1]["kind"] == "outdated"
     rows_of(database, "UPDATE validator SET policy = 'ignore'")
     assert ask()[1]["kind"] == "hit"
@@ -236,7 +236,7 @@ def test_the_nearest_of_several_is_told_and_of_all_its_differences_none_is_left_
     far = changed(what.key, num_envs=512, bench_nsteps=9, dtype="float32")
     near = changed(what.key, num_envs=512, bench_nsteps=9)
     decided(database, far, what, number=1)
-    decided(database, near, what, number=2, stack=what.here._replace(mujoco_version="0.1.2"))
+    decided(database, near, what, number=2, environment=what.here._replace(mujoco_version="0.1.2"))
     said = ask()[1]
     assert said["nearest_key"] == near
     assert [d["field"] for d in said["differences"]] == [
@@ -253,14 +253,14 @@ def test_a_stranger_is_no_relative(database: Path, ask: Asking, what: Asked) -> 
 def test_whether_an_undecided_key_is_taken_up_hangs_on_the_time_that_the_job_has(
     database: Path, ask: Asking, what: Asked
 ) -> None:
-    open_ = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", stack=what.here)
+    open_ = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", environment=what.here)
     store(database, what.key, open_)
     assert ask()[1]["kind"] == "resumed"
     assert ask("--time-budget", 0.3)[1]["kind"] == "hit"
 
 
 def test_an_undecided_relative_shortens_nothing(database: Path, ask: Asking, what: Asked) -> None:
-    open_ = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", stack=what.here)
+    open_ = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", environment=what.here)
     store(database, changed(what.key, num_envs=512), open_)
     assert ask()[1]["kind"] == "miss"
 
@@ -321,7 +321,7 @@ def test_a_program_is_told_the_same(database: Path) -> None:
     assert (missing.kind, missing.answer, missing.near, missing.differences) == (
         "miss", None, None, (),
     )  # fmt: skip
-    store(database, missing.key, a_run(1, pairs=24, stack=Stack()))
+    store(database, missing.key, a_run(1, pairs=24, environment=Environment()))
     before = contents(database.parent)
     hit = explained(database)
     assert (hit.kind, hit.key) == ("hit", missing.key)
@@ -343,7 +343,9 @@ def test_a_pool_brings_its_software_along(database: Path) -> None:
     store(database, key, a_run(1, pairs=24))
     told = explained(database, pool=SleepingPool(64, 2))
     assert told.kind == "outdated"
-    assert "pool: tests.facts.SleepingPool here, mujoco.rollout there" in map(str, told.differences)
+    assert "pool: tests.support.facts.SleepingPool here, mujoco.rollout there" in map(
+        str, told.differences
+    )
     assert explained(database).kind == "hit"  # what is not known does not disagree
 
 
@@ -358,7 +360,9 @@ def test_a_program_gets_the_error(database: Path) -> None:
 def test_a_budget_says_whether_an_undecided_key_is_worth_going_on_with(
     database: Path, what: Asked
 ) -> None:
-    run: Run = a_run(1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", stack=what.here)
+    run: Run = a_run(
+        1, {None: 8.0, 4: 7.9, 8: 8.0}, pairs=1, state="cut short", environment=what.here
+    )
     store(database, what.key, run)
     assert explain_key(database, what.key, what.here, 10.0).kind == "resumed"
     assert explain_key(database, what.key, what.here, 0.1).kind == "hit"

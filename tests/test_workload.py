@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from tests.facts import MODEL, MODEL_SIGNATURE
+from tests.support.facts import MODEL, MODEL_SIGNATURE
 from tuner import model_signature
 
 

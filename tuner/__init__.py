@@ -10,33 +10,33 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # typing's own takes longer to import than everything else here
 if TYPE_CHECKING:
-    from tuner.bench import benchmark_chunk_sizes
+    from tuner.api import resolve_chunk_size
     from tuner.cache import load_cache, store_cache
     from tuner.candidates import filter_candidates, make_candidates
     from tuner.device import device_fingerprint
     from tuner.explain import explain
-    from tuner.keys import make_cache_key
+    from tuner.lock import file_lock
+    from tuner.model_facts import model_signature
     from tuner.paths import cache_path
-    from tuner.race import race_chunk_sizes
-    from tuner.resolve import resolve_chunk_size
-    from tuner.selection import select_chunk_size
-    from tuner.store.lock import file_lock
-    from tuner.workload import model_signature
+    from tuner.racing.bench import benchmark_chunk_sizes
+    from tuner.racing.race import race_chunk_sizes
+    from tuner.racing.verdict import select_chunk_size
+    from tuner.workload import make_cache_key
 
 _HOMES = {
-    "benchmark_chunk_sizes": "tuner.bench",
+    "benchmark_chunk_sizes": "tuner.racing.bench",
     "cache_path": "tuner.paths",
     "device_fingerprint": "tuner.device",
     "explain": "tuner.explain",
-    "file_lock": "tuner.store.lock",
+    "file_lock": "tuner.lock",
     "filter_candidates": "tuner.candidates",
     "load_cache": "tuner.cache",
-    "make_cache_key": "tuner.keys",
+    "make_cache_key": "tuner.workload",
     "make_candidates": "tuner.candidates",
-    "model_signature": "tuner.workload",
-    "race_chunk_sizes": "tuner.race",
-    "resolve_chunk_size": "tuner.resolve",
-    "select_chunk_size": "tuner.selection",
+    "model_signature": "tuner.model_facts",
+    "race_chunk_sizes": "tuner.racing.race",
+    "resolve_chunk_size": "tuner.api",
+    "select_chunk_size": "tuner.racing.verdict",
     "store_cache": "tuner.cache",
 }
 

@@ -15,6 +15,6 @@ GRACE_S = 5.0
 """Seconds that a measurement may take beyond its budget before others stop waiting for it."""
 
 
-def worth_going_on(default_ms: float, time_budget_s: float) -> bool:
+def can_resume(default_ms: float, time_budget_s: float) -> bool:
     """Tell whether steps are short enough for the share of a budget that going on may take."""
     return FEWEST_TIMINGS * default_ms <= RESUME_SHARE * time_budget_s * 1e3

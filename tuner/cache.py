@@ -13,11 +13,11 @@ from typing import Any
 
 from tuner.candidates import checked_chunk_size, whole_number
 from tuner.errors import ArgumentError
-from tuner.keys import CacheKey, canonical_json
 from tuner.paths import cache_path, database_file
-from tuner.records import LARGEST_INTEGER, Candidate, Circumstances, Run, Sample
-from tuner.store.fields import LONGEST_TEXT, storable_text
+from tuner.records import LARGEST_INTEGER, Candidate, Run, RunMetadata, Sample
 from tuner.store.lookup import read_answers
+from tuner.store.schema import LONGEST_TEXT, storable_text
+from tuner.workload import CacheKey, canonical_json
 
 KNOWN_FIELDS = ("chunk_size", "per_candidate_ms", "model_file", "hostname")
 NANOSECONDS_PER_MS = 1e6
@@ -50,12 +50,11 @@ def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]
         ArgumentError: if the value is not one a pool could use; nothing is stored.
         DatabaseError: if the file cannot be written.
     """
-    from tuner.history import judge_runs  # numpy and SQLAlchemy, on the cold path only
-    from tuner.store.ledger import check_digest, save_run
+    from tuner.store.runs import check_digest, save_run
 
     check_digest(key)
     run = stated_run(key, value, datetime.now(UTC), "store_cache")
-    save_run(cache_path(path), key, run, judge_runs)
+    save_run(cache_path(path), key, run)
 
 
 def stated_run(key: str, value: Any, moment: datetime, plan: str) -> Run:
@@ -78,12 +77,12 @@ def stated_run(key: str, value: Any, moment: datetime, plan: str) -> Run:
     return Run(
         state="imported",
         finished=moment,
-        plan=plan,
-        occasion="stated",
+        strategy=plan,
+        trigger="stated",
         choice=Candidate(_chunk_size(value, key)),
         samples=_samples(timings),
         model_file=_text(value, "model_file"),
-        circumstances=Circumstances(hostname=_text(value, "hostname")),
+        metadata=RunMetadata(hostname=_text(value, "hostname")),
         other_facts=further,
     )
 
@@ -124,7 +123,7 @@ def _samples(timings: Mapping[str, float]) -> tuple[Sample, ...]:
     return tuple(
         Sample(
             candidate=_candidate(name),
-            round=0,
+            block=0,
             order=order,
             nanoseconds=max(1, round(ms * NANOSECONDS_PER_MS)),
         )

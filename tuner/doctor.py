@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 
+from tuner.device import governors, processors
 from tuner.errors import TunerError
 from tuner.filesystem import filesystem_type, is_network
-from tuner.processors import governors, processors
-from tuner.store.diagnosis import (
+from tuner.formatting import counted
+from tuner.lock import measuring_lock_path
+from tuner.store.sqlite import (
     LONGEST_NAME,
     OLDER_REVISIONS,
     OUR_TABLES,
@@ -26,10 +28,8 @@ from tuner.store.diagnosis import (
     explained,
     file_revision,
     is_empty,
+    query,
 )
-from tuner.store.lock import measuring_lock_path
-from tuner.store.sqlite import query
-from tuner.texts import counted
 
 LEAST_FREE_BYTES = 100 * 2**20
 QUIET_LOAD_PER_CPU = 0.25

@@ -5,18 +5,18 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tuner.answers import Answer, Difference, Relative
+from tuner.api import is_open
 from tuner.budget import TIME_BUDGET_S
 from tuner.device import device_fingerprint
-from tuner.keys import CacheKey, make_cache_key
+from tuner.environment import Environment, environment_of
+from tuner.formatting import counted
+from tuner.model_facts import model_signature
 from tuner.paths import cache_path
-from tuner.resolve import is_open
-from tuner.store.diagnosis import exists, is_empty
+from tuner.records import Answer, Difference, SimilarKey
 from tuner.store.lookup import find_answer
-from tuner.store.relatives import nearest
-from tuner.texts import counted
-from tuner.validators import Stack, stack_of
-from tuner.workload import model_signature
+from tuner.store.queries import nearest
+from tuner.store.sqlite import exists, is_empty
+from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
     import os
@@ -48,13 +48,13 @@ class Explanation(NamedTuple):
     reason: str
     answer: Answer | None
     """Of the stored key, where it answers."""
-    near: Relative | None
+    near: SimilarKey | None
     """The nearest stored key, where none answers."""
 
     @property
     def differences(self) -> tuple[Difference, ...]:
         """Fact by fact, in what the nearest stored key and its software stack differ."""
-        return () if self.near is None else (*self.near.differences, *self.near.stack)
+        return () if self.near is None else (*self.near.differences, *self.near.environment)
 
     @property
     def will_happen(self) -> str:
@@ -104,11 +104,11 @@ def explain(
         post_step_forward_sensor=post_step_forward_sensor,
         bench_nsteps=bench_nsteps,
     )
-    return explain_key(cache_path(database), key, stack_of(pool), time_budget_s)
+    return explain_key(cache_path(database), key, environment_of(pool), time_budget_s)
 
 
 def explain_key(
-    database: Path, key: CacheKey, here: Stack, time_budget_s: float = TIME_BUDGET_S
+    database: Path, key: CacheKey, here: Environment, time_budget_s: float = TIME_BUDGET_S
 ) -> Explanation:
     """Say the same of a key that is made already, for a software stack."""
     num_envs, nthread = key.facts.num_envs, key.facts.nthread
@@ -125,7 +125,7 @@ def explain_key(
         return Explanation(
             "miss", key, f"{found.reason}, and no decided relative is near", None, None
         )
-    return Explanation(near.occasion_for(key), key, found.reason, None, near)
+    return Explanation(near.trigger_for(key), key, found.reason, None, near)
 
 
 def _answered(key: CacheKey, answer: Answer, time_budget_s: float) -> Explanation:

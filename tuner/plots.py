@@ -18,9 +18,9 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Literal
 
 from tuner.errors import TunerError
+from tuner.formatting import counted, printable
 from tuner.records import NATIVE_DEFAULT
 from tuner.study import Study, told_apart
-from tuner.texts import counted, printable
 
 if TYPE_CHECKING:
     from matplotlib.artist import Artist

@@ -20,7 +20,7 @@ from mujoco import rollout as mujoco_rollout
 
 from tuner.candidates import whole_number
 from tuner.errors import ArgumentError, PoolError
-from tuner.texts import counted
+from tuner.formatting import counted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

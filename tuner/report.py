@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import TunerError
+from tuner.formatting import candidate_name, counted, milliseconds, percent, printable, relative
 from tuner.plots import (
     BLUE,
     CHUNK_LABEL,
@@ -37,7 +38,6 @@ from tuner.plots import (
 )
 from tuner.records import NATIVE_DEFAULT, Estimate
 from tuner.study import MOST_CURVES, Study, comparable, told_apart
-from tuner.texts import candidate_name, counted, milliseconds, percent, printable, relative
 
 MOST_SAMPLES = 60
 """Samples of a candidate that a chart shows; of more, every second, third, ... one."""

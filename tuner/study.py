@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from tuner.evidence import Work, usable_samples
-from tuner.history import MEASURED, in_order, judge_runs
+from tuner.formatting import counted, printable, relative
+from tuner.racing.comparison import Work, usable_samples
+from tuner.racing.meta_analysis import MEASURED, in_order, judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Run, Verdict
-from tuner.store.views import read_evidence
-from tuner.texts import counted, printable, relative
+from tuner.store.queries import read_evidence
 
 MOST_CURVES = 8
 """Curves that can be told apart in one picture."""

@@ -17,27 +17,33 @@ from typing import Any, Literal
 
 import numpy as np
 
-from tuner import notice
-from tuner.answers import Miss, Outcome, Relative
-from tuner.budget import RESUME_SHARE, worth_going_on
+from tuner import log
+from tuner.budget import RESUME_SHARE, can_resume
 from tuner.candidates import filter_candidates, make_candidates
-from tuner.circumstances import circumstances
+from tuner.device import run_metadata
+from tuner.environment import Environment, environment_of
 from tuner.errors import ArgumentError, DatabaseError
-from tuner.history import VERIFY, judge_runs
-from tuner.keys import CacheKey
+from tuner.formatting import counted
 from tuner.pools import Pool
-from tuner.race import Progress, race_chunk_sizes
-from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Occasion, Race, Run, Verdict
-from tuner.store.counting import add_up
-from tuner.store.engine import check_writable
-from tuner.store.ledger import save_run
+from tuner.racing.meta_analysis import VERIFY, judge_runs
+from tuner.racing.race import Progress, race_chunk_sizes
+from tuner.records import (
+    LARGEST_INTEGER,
+    NATIVE_DEFAULT,
+    Miss,
+    Outcome,
+    Race,
+    Run,
+    SimilarKey,
+    Trigger,
+    Verdict,
+)
+from tuner.store.database import check_writable
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
-from tuner.store.relatives import nearest
-from tuner.store.runs import holding, policies_of, read_runs
-from tuner.store.views import one_moment
-from tuner.texts import counted
-from tuner.validators import Stack, stack_of
+from tuner.store.queries import nearest, read_snapshot
+from tuner.store.runs import policies_of, read_runs, save_run, valid_runs
+from tuner.workload import CacheKey
 
 PLAN = "race"
 
@@ -121,25 +127,25 @@ def measure_and_save(
     _check_finite("state", work.state)
     _check_finite("control", work.control)
     seed = int.from_bytes(os.urandom(6)) if seed is None else int(seed)
-    here = stack_of(work.pool)
+    here = environment_of(work.pool)
     history = _history(file, key, here, miss)
     budget_s = history.budget_of(time_budget_s)
-    around = circumstances()
+    around = run_metadata()
     started = datetime.now(UTC)
 
     def run(**outcome: Any) -> Run:
         return Run(
             started=started,
             finished=datetime.now(UTC),
-            plan=VERIFY if history.occasion == "verify" else PLAN,
+            strategy=VERIFY if history.trigger == "verify" else PLAN,
             work=work.description,
-            stack=here,
-            occasion=history.occasion,
-            near_key=history.near.key if history.near else None,
+            environment=here,
+            trigger=history.trigger,
+            warm_start_key=history.near.key if history.near else None,
             seed=seed,
             time_budget_seconds=budget_s if math.isfinite(budget_s) else None,
             model_file=None if model_file is None else os.fspath(model_file),
-            circumstances=around,
+            metadata=around,
             **outcome,
         )
 
@@ -148,24 +154,24 @@ def measure_and_save(
             state=_state(race.verdict),
             samples=race.samples,
             # A run that only went on from others has no choice of its own.
-            choice=None if history.occasion == "resumed" else race.verdict.candidate,
+            choice=None if history.trigger == "resumed" else race.verdict.candidate,
             pool_seconds=race.pool_seconds,
             message=message,
             failed=tuple(race.failures),
         )
 
     def keep(race: Race) -> None:
-        if history.occasion == "verify":
+        if history.trigger == "verify":
             fate = "not kept: a check by halves is none"
         elif _is_worth_keeping(race, time_budget_s):
-            save_run(file, key, timed(race, INTERRUPTED), judge_runs)
+            save_run(file, key, timed(race, INTERRUPTED))
             fate = "kept, whoever asks next goes on from there"
         else:
             fate = "not kept: too few, or of too long steps, for anybody to go on from"
-        notice.inform(f"interrupted: {counted(len(race.samples), 'timing')} {fate}")
+        log.inform(f"interrupted: {counted(len(race.samples), 'timing')} {fate}")
 
     chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
-    if history.occasion == "verify":
+    if history.trigger == "verify":
         chunks = _choice_of(file, key, here)
     try:
         race = race_chunk_sizes(
@@ -184,10 +190,9 @@ def measure_and_save(
             **history.shortcuts(key, chunks),
         )
     except Exception as error:
-        save_run(file, key, run(state="failed", message=str(error)), judge_runs)
+        save_run(file, key, run(state="failed", message=str(error)))
         raise
-    verdict = save_run(file, key, timed(race, _failures(race)), judge_runs)
-    add_up(file, busy_seconds=0.0)  # a job does not wait for statistics
+    verdict = save_run(file, key, timed(race, _failures(race)))
     answer = find_answer(file, key, facts.num_envs, here)
     if isinstance(answer, Miss):
         raise DatabaseError(
@@ -201,13 +206,13 @@ def measure_and_save(
 class _History:
     """What is known before a measurement."""
 
-    occasion: Occasion
-    near: Relative | None = None
+    trigger: Trigger
+    near: SimilarKey | None = None
     earlier: tuple[Run, ...] = ()
 
     def budget_of(self, time_budget_s: float) -> float:
         """Say how many seconds of the pool's time this measurement may take."""
-        if self.occasion != "resumed":
+        if self.trigger != "resumed":
             return time_budget_s
         return max(RESUME_SHARE * time_budget_s, min(time_budget_s, self._left_by_an_interrupt))
 
@@ -226,20 +231,20 @@ class _History:
         if scaled is None:
             return {"prior": [None]}
         winner = min(chunks, key=lambda chunk: (abs(math.log(chunk / scaled)), chunk))
-        likely = {"confirm": winner} if self.occasion == "adopted" else {"prior": [winner]}
+        likely = {"confirm": winner} if self.trigger == "adopted" else {"prior": [winner]}
         return likely | {"prior_gain": self.near.gain}
 
 
-def _history(file: Path, key: CacheKey, here: Stack, miss: Miss) -> _History:
+def _history(file: Path, key: CacheKey, here: Environment, miss: Miss) -> _History:
     """Look for what can shorten a measurement: earlier runs of the key, or a relative's winner."""
-    if miss.occasion == "resumed":
-        with one_moment(file) as rows:
-            runs = holding(read_runs(rows, key), policies_of(rows), here)
+    if miss.trigger == "resumed":
+        with read_snapshot(file) as rows:
+            runs = valid_runs(read_runs(rows, key), policies_of(rows), here)
         return _History("resumed", earlier=tuple(runs.values()))
-    if miss.occasion in ("forced", "verify"):
-        return _History(miss.occasion)
+    if miss.trigger in ("forced", "verify"):
+        return _History(miss.trigger)
     near = nearest(file, key, here)
-    return _History("new") if near is None else _History(near.occasion_for(key), near)
+    return _History("new") if near is None else _History(near.trigger_for(key), near)
 
 
 def _check_finite(name: str, values: Any) -> None:
@@ -255,7 +260,7 @@ def _check_finite(name: str, values: Any) -> None:
         )
 
 
-def _choice_of(file: Path, key: CacheKey, here: Stack) -> list[int]:
+def _choice_of(file: Path, key: CacheKey, here: Environment) -> list[int]:
     """List the one candidate that a check times beside the default."""
     answer = find_answer(file, key, key.facts.num_envs, here)
     if isinstance(answer, Miss) or answer.chunk_size is None:
@@ -267,7 +272,7 @@ def _choice_of(file: Path, key: CacheKey, here: Stack) -> list[int]:
 def _is_worth_keeping(race: Race, time_budget_s: float) -> bool:
     """Tell whether a later process would go on with it: a verdict that nobody does would stay."""
     default = [e.milliseconds for e in race.verdict.estimates if e.candidate == NATIVE_DEFAULT]
-    return bool(default) and worth_going_on(default[0], time_budget_s)
+    return bool(default) and can_resume(default[0], time_budget_s)
 
 
 def _state(verdict: Verdict) -> Literal["complete", "cut short"]:

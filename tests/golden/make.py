@@ -12,15 +12,14 @@ import random
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
-from tests.facts import DEVICE, a_key
+from tests.support.facts import DEVICE, a_key
 from tuner import store_cache
-from tuner.history import judge_runs
-from tuner.keys import CacheKey
-from tuner.records import Candidate, Circumstances, Run, Sample, State
-from tuner.selection import judge
-from tuner.store.diagnosis import REVISION
-from tuner.store.ledger import save_run
-from tuner.validators import METHOD, Stack
+from tuner.environment import PROTOCOL, Environment
+from tuner.racing.verdict import judge
+from tuner.records import Candidate, Run, RunMetadata, Sample, State
+from tuner.store.runs import save_run
+from tuner.store.sqlite import REVISION
+from tuner.workload import CacheKey
 
 FOLDER = Path(__file__).parent
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -37,11 +36,11 @@ def samples(seed: int, pairs: int, *, without: int | None = None) -> tuple[Sampl
     return tuple(
         Sample(
             candidate=Candidate(chunk),
-            round=number,
+            block=number,
             order=order,
             nanoseconds=round(2 * COSTS[chunk] * 1e6 * draw.lognormvariate(0.0, 0.01)),
             warm_up=number == 0,
-            steps=2,
+            repeats=2,
         )
         for order, (number, chunk) in enumerate(rounds)
     )
@@ -61,17 +60,17 @@ def save(file: Path, key: CacheKey, number: int, timings: tuple[Sample, ...], st
         uid=f"{number:032x}",
         started=started,
         finished=started + timedelta(seconds=3, microseconds=number),
-        plan="race",
+        strategy="race",
         work="moved states, random controls",
         samples=timings,
-        stack=Stack("4.0.0", "mujoco.rollout", "4.0.0", METHOD),
-        occasion="new",
+        environment=Environment("4.0.0", "mujoco.rollout", "4.0.0", PROTOCOL),
+        trigger="new",
         choice=verdict.candidate if verdict else None,
         seed=number,
         time_budget_seconds=10.0,
         pool_seconds=sum(s.nanoseconds for s in timings) / 1e9,
         model_file="robots/quadruped.xml",
-        circumstances=Circumstances(
+        metadata=RunMetadata(
             hostname="node7",
             pid=4242,
             load_average=0.5,
@@ -81,7 +80,7 @@ def save(file: Path, key: CacheKey, number: int, timings: tuple[Sample, ...], st
         message=f"it {state}" if state != "complete" else None,
         failed=failed,
     )
-    save_run(file, key, run, judge_runs)
+    save_run(file, key, run)
 
 
 def make(file: Path) -> None:

@@ -15,8 +15,7 @@ from tuner.cli.tables import SHORT_KEY, Column, counted, number, percent, print_
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tuner.store.alike import By
-    from tuner.store.filters import Selection
+    from tuner.store.queries import By, Selection
 
 WAYS: dict[str, By] = {"device": "device", "num-envs": "num_envs", "nthread": "nthread"}
 MOST = 60
@@ -58,7 +57,7 @@ def compare(
       tuner compare k1_3f9a k1_77c0
       tuner compare --model 'quad*' --num-envs 1024
     """
-    from tuner.store.alike import read_compared
+    from tuner.store.queries import read_compared
 
     selection = selected(**filters)
     filtered = any(value is not None for value in selection)
@@ -86,8 +85,7 @@ def compare(
 
 def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[str]:
     """List the keys that differ from a named one in one thing, or those that filters mean."""
-    from tuner.store.alike import keys_alike
-    from tuner.store.overview import read_overview
+    from tuner.store.queries import keys_alike, read_overview
 
     meant = [
         row["tuning_key"]

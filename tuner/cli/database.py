@@ -21,10 +21,10 @@ from tuner.cli.options import (
 )
 from tuner.cli.progress import showing
 from tuner.cli.tables import Column, counted, print_table
+from tuner.environment import POLICIES, Environment
 from tuner.paths import cache_path
-from tuner.validators import POLICIES, Stack
 
-VALIDATORS = Stack._fields
+VALIDATORS = Environment._fields
 
 
 @click.group(cls=Failing)
@@ -76,7 +76,7 @@ def check(ctx: click.Context, database: str | None, as_json: bool) -> None:
     Example:
       tuner db check
     """
-    from tuner.store.check import check as check_file
+    from tuner.store.maintenance import check as check_file
 
     file = existing(database)
     findings = check_file(file)
@@ -102,7 +102,7 @@ def repair(database: str | None) -> None:
     Example:
       tuner db repair
     """
-    from tuner.store.repair import repair as repair_file
+    from tuner.store.maintenance import repair as repair_file
 
     file = existing(database)
     done = repair_file(file)
@@ -147,7 +147,7 @@ def vacuum(database: str | None) -> None:
     Example:
       tuner db vacuum
     """
-    from tuner.store.upkeep import vacuum as vacuum_file
+    from tuner.store.maintenance import vacuum as vacuum_file
 
     file = existing(database)
     before, now = vacuum_file(file)
@@ -163,11 +163,10 @@ def recompute(database: str | None) -> None:
     Example:
       tuner db recompute
     """
-    from tuner.history import judge_runs
-    from tuner.store.ledger import recompute as recompute_file
+    from tuner.store.runs import recompute as recompute_file
 
     file = existing(database)
-    count = recompute_file(file, judge_runs, showing("judging"))
+    count = recompute_file(file, showing("judging"))
     click.echo(f"{file}: the verdicts of {counted(count, 'key')} are made anew")
 
 
@@ -208,9 +207,8 @@ def prune(
       tuner db prune --older-than 365 --keep-runs 20
       tuner db prune --keep-runs 5 --model 'quad*' --until 2026-01-31
     """
-    from tuner.history import judge_runs
-    from tuner.store.upkeep import plan_pruning
-    from tuner.store.upkeep import prune as prune_file
+    from tuner.store.maintenance import plan_pruning
+    from tuner.store.maintenance import prune as prune_file
 
     if older_than is None and keep_runs is None and max_size is None:
         raise click.UsageError("say what is to go: --older-than, --keep-runs or --max-size")
@@ -223,7 +221,7 @@ def prune(
         selection=selected(**filters),
     )
     if yes and pruning.run_ids:
-        prune_file(file, pruning, judge_runs)
+        prune_file(file, pruning)
     if as_json:
         print_json({"done": yes, **dataclasses.asdict(pruning)})
         return
@@ -255,14 +253,13 @@ def policy(name: str | None, policy: str | None, as_json: bool, database: str | 
     Example:
       tuner db policy mujoco_version exact
     """
-    from tuner.history import judge_runs
-    from tuner.store.upkeep import read_policies, set_policy
+    from tuner.store.maintenance import read_policies, set_policy
 
     file = existing(database)
     if name and not policy:
         raise click.UsageError(f"say which policy {name} is to have: {', '.join(POLICIES)}")
     if name and policy:
-        set_policy(file, name, policy, judge_runs)
+        set_policy(file, name, policy)
     policies = read_policies(file)
     if as_json:
         print_json(policies)
@@ -280,7 +277,7 @@ def stats(as_json: bool, database: str | None) -> None:
     Example:
       tuner db stats
     """
-    from tuner.store.upkeep import read_stats
+    from tuner.store.maintenance import read_stats
 
     found = read_stats(existing(database))
     if as_json:
@@ -292,8 +289,7 @@ def stats(as_json: bool, database: str | None) -> None:
 
 def stats_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Write the figures of `read_stats` for people: names and texts."""
-    every = {**found, **{f"lookups: {k}": n for k, n in found["lookups"].items()}}
-    del every["lookups"]
+    every = found
     return [(name.replace("_", " "), _figure(name, value)) for name, value in every.items()]
 
 

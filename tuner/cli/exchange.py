@@ -63,14 +63,13 @@ def export(
 ) -> None:
     """Write what is stored to FILE, each row with all facts of its key.
 
-    FILE is written whole or not at all. docs/exchange.md says what stands in it.
+    FILE is written whole or not at all. docs/files.md says what stands in it.
 
     \b
     Example:
       tuner export --decided -o tuning.parquet
     """
     from tuner.exchange.export import write_file, write_rows
-    from tuner.history import judge_runs
 
     suffix = Path(output).suffix.lower()
     form = form or SUFFIXES.get(suffix)
@@ -109,7 +108,6 @@ def export(
             file,
             Path(output),
             form,
-            judge_runs,
             what=what,
             selection=selection,
             anonymous=anonymous,
@@ -147,13 +145,11 @@ def import_(
       tuner import node7.jsonl /mnt/node8/tuning.db
     """
     from tuner.exchange.intake import import_files
-    from tuner.history import judge_runs
 
     with tidy_end(), amount_progress("importing") as progress:
         done, found = import_files(
             cache_path(database),
             files,
-            judge_runs,
             strict=strict,
             dry_run=dry_run,
             progress=progress,

@@ -11,7 +11,7 @@ from tuner.cli.options import Command, FiniteRange
 from tuner.records import LARGEST_INTEGER
 
 if TYPE_CHECKING:
-    from tuner.store.filters import Selection
+    from tuner.store.queries import Selection
 
 UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
 NEVER, ALWAYS = "", "~"
@@ -103,7 +103,7 @@ def filter_options(command: Command) -> Command:
 
 def selected(*, num_envs: int | None, min_gain: float | None, **others: Any) -> Selection:
     """Say what `filter_options` describe."""
-    from tuner.store.filters import Selection
+    from tuner.store.queries import Selection
 
     return Selection(
         num_envs=None if num_envs is None else min(num_envs, LARGEST_INTEGER),

@@ -23,8 +23,8 @@ from tuner.cli.tables import candidate_name, counted, percent, printable
 from tuner.cli.work import asked_again, opened
 from tuner.device import device_fingerprint
 from tuner.errors import TunerError
-from tuner.keys import device_digest
 from tuner.records import LARGEST_INTEGER
+from tuner.workload import device_digest
 
 
 def _chunk_size(_: click.Context, __: click.Parameter, text: str) -> int | None:
@@ -50,7 +50,7 @@ def pin(key: str, chunk_size: int | None, reason: str, database: str | None) -> 
     Example:
       tuner pin k1_3f9a 16 --reason "the job shares its node on Tuesdays"
     """
-    from tuner.store.upkeep import pin as pin_key
+    from tuner.store.maintenance import pin as pin_key
 
     file = existing(database)
     name = the_key(file, key)
@@ -70,7 +70,7 @@ def unpin(key: str, database: str | None) -> None:
     Example:
       tuner unpin k1_3f9a
     """
-    from tuner.store.upkeep import unpin as unpin_key
+    from tuner.store.maintenance import unpin as unpin_key
 
     file = existing(database)
     name = the_key(file, key)
@@ -90,8 +90,8 @@ def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
     Example:
       tuner forget k1_3f9a --yes
     """
-    from tuner.store.upkeep import forget as forget_keys
-    from tuner.store.views import read_key
+    from tuner.store.maintenance import forget as forget_keys
+    from tuner.store.queries import read_key
 
     file = existing(database)
     names = [the_key(file, key) for key in keys]
@@ -135,7 +135,7 @@ def verify(
     Example:
       tuner verify k1_3f9a
     """
-    from tuner.store.views import keys_with_a_choice
+    from tuner.store.queries import keys_with_a_choice
 
     if model_file and not key:
         raise click.UsageError("--model-file is of one KEY: name it")
@@ -179,8 +179,8 @@ def _in_words(line: dict[str, Any]) -> str:
 
 def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -> dict[str, Any]:
     """Check one key's choice; what came of it."""
-    from tuner.answers import Answer, Miss
-    from tuner.store.lock import measuring_turn
+    from tuner.lock import measuring_turn
+    from tuner.records import Answer, Miss
     from tuner.store.lookup import find_answer
     from tuner.tuning import measure_and_save
 

@@ -11,7 +11,7 @@ from tuner.cli.options import database_option, existing, print_json_lines
 from tuner.cli.tables import SHORT_KEY, Column, candidate_name, percent, print_table
 
 if TYPE_CHECKING:
-    from tuner.store.overview import Order
+    from tuner.store.queries import Order
 
 ORDERS = ("key", "model", "envs", "gain", "measured")
 SHOWN = (
@@ -57,7 +57,7 @@ def list_keys(
       tuner list --model 'humanoid*' --min-gain 5 --sort gain
       tuner list --undecided --since 7d --json
     """
-    from tuner.store.overview import read_overview
+    from tuner.store.queries import read_overview
 
     selection = selected(**filters)
     columns = ("*",) if as_json else SHOWN

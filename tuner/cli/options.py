@@ -20,7 +20,7 @@ from tuner.budget import TIME_BUDGET_S
 from tuner.cli.tables import printable
 from tuner.errors import TunerError
 from tuner.paths import DATABASE_VARIABLE, cache_path
-from tuner.store.diagnosis import exists, is_empty
+from tuner.store.sqlite import exists, is_empty
 
 FAILED = 1
 USAGE = 2
@@ -151,8 +151,7 @@ def existing(database: str | None) -> Path:
 
 def stored_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Offer a shell the keys that start so; none where the database cannot be read."""
-    from tuner.store.filters import EVERYTHING
-    from tuner.store.overview import read_overview
+    from tuner.store.queries import EVERYTHING, read_overview
 
     try:
         file = existing(ctx.params.get("database"))
@@ -188,7 +187,7 @@ def the_key(file: Path, prefix: str) -> str:
     Raises:
         click.ClickException: if none does, or several do.
     """
-    from tuner.store.views import find_keys
+    from tuner.store.queries import find_keys
 
     if not prefix:  # a shell's unset variable, which every key starts with
         raise click.ClickException("the key is empty: `tuner list` shows all")

@@ -124,8 +124,8 @@ def report(output: Path, keys: tuple[str, ...], newest: int, database: str | Non
       tuner report -o report.html
     """
     from tuner.report import make_page
-    from tuner.store.overview import read_overview
-    from tuner.store.upkeep import read_stats
+    from tuner.store.maintenance import read_stats
+    from tuner.store.queries import read_overview
     from tuner.study import Study, read_study
 
     file = existing(database)

@@ -13,7 +13,7 @@ import click
 from tuner.cli.tables import relative
 
 if TYPE_CHECKING:
-    from tuner.race import Progress
+    from tuner.racing.race import Progress
 
 Item = TypeVar("Item")
 

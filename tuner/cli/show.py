@@ -28,7 +28,7 @@ from tuner.cli.tables import (
     printable,
     relative,
 )
-from tuner.store.fields import RUN_PARAMETERS
+from tuner.store.schema import RUN_PARAMETERS
 
 if TYPE_CHECKING:
     from tuner.records import Estimate
@@ -51,8 +51,8 @@ def show(key: str, as_json: bool, database: str | None) -> None:
     Example:
       tuner show k1_3f9a
     """
-    from tuner.history import judge_runs
-    from tuner.store.views import read_behind, read_key
+    from tuner.racing.meta_analysis import judge_runs
+    from tuner.store.queries import read_behind, read_key
 
     file = existing(database)
     name = the_key(file, key)
@@ -213,7 +213,7 @@ def history(key: str, as_json: bool, database: str | None) -> None:
     Example:
       tuner history k1_3f9a
     """
-    from tuner.store.views import read_key
+    from tuner.store.queries import read_key
 
     file = existing(database)
     name = the_key(file, key)
@@ -235,8 +235,8 @@ def _judged_alone(
     file: Path, key: str, runs: list[dict[str, Any]], verdict: dict[str, Any] | None
 ) -> list[dict[str, Any]]:
     """Add to each run what it says by itself."""
-    from tuner.history import judge_runs
-    from tuner.store.views import read_behind
+    from tuner.racing.meta_analysis import judge_runs
+    from tuner.store.queries import read_behind
 
     behind = read_behind(file, key)
     told: list[dict[str, Any]] = []

@@ -18,7 +18,7 @@ from tuner.cli.tables import GAP, LINE, printable, set_in, width
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tuner.store.asking import Result
+    from tuner.store.queries import Result
 
 MEASURED_ROWS = 500
 """A table is as wide as these take: it begins before the last row is known."""
@@ -55,7 +55,7 @@ def sql(statement: str | None, form: str, database: str | None) -> None:
       tuner sql "select model_file, chunk_size, gain from tuning_overview"
       tuner sql "select * from sample" --format csv > samples.csv
     """
-    from tuner.store.asking import asked
+    from tuner.store.queries import asked
 
     file = existing(database)
     if statement is None:
@@ -76,9 +76,9 @@ def sql(statement: str | None, form: str, database: str | None) -> None:
 def _print_ways(file: Path) -> None:
     from shlex import quote
 
-    from tuner.store.views import one_moment
+    from tuner.store.queries import read_snapshot
 
-    with one_moment(file) as rows:
+    with read_snapshot(file) as rows:
         found = rows("SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY name")
     views = [row["name"] for row in found]
     name = printable(quote(str(file)))

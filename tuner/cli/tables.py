@@ -8,7 +8,7 @@ from typing import Any, Literal, NamedTuple
 
 import click
 
-from tuner.texts import (
+from tuner.formatting import (
     candidate_name,
     counted,
     interval,

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from tuner.api import answer_key
 from tuner.budget import GRACE_S
 from tuner.candidates import native_chunk_size
 from tuner.cli.options import (
@@ -28,13 +29,11 @@ from tuner.cli.tables import (
     relative,
 )
 from tuner.cli.work import asked, opened, work_options
-from tuner.keys import CacheKey
 from tuner.paths import cache_path
-from tuner.resolve import answer_key
+from tuner.workload import CacheKey
 
 if TYPE_CHECKING:
-    from tuner.answers import Answer, Miss, Outcome, Relative
-    from tuner.records import Estimate
+    from tuner.records import Answer, Estimate, Miss, Outcome, SimilarKey
 
 
 @click.command()
@@ -145,10 +144,10 @@ def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
     click.echo(f"database: {file}")
 
 
-def _because(miss: Miss, near: Relative | None) -> str:
+def _because(miss: Miss, near: SimilarKey | None) -> str:
     if near is None:
         return miss.reason
-    differences = "; ".join(map(str, (*near.differences, *near.stack)))
+    differences = "; ".join(map(str, (*near.differences, *near.environment)))
     return f"{miss.reason}; begun from {near.key[:SHORT_KEY]} ({differences})"
 
 
@@ -174,8 +173,8 @@ def _numerically(name: str) -> int:
 
 
 def _sentence(outcome: Outcome, key: CacheKey) -> str:
+    from tuner.racing.verdict import explain_verdict
     from tuner.records import Candidate, Verdict
-    from tuner.selection import explain_verdict
 
     native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
     answer, race = outcome.answer, outcome.race
@@ -208,7 +207,7 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
     race = outcome.race
     return {
         "source": outcome.source,
-        "occasion": outcome.miss.occasion if outcome.miss else None,
+        "occasion": outcome.miss.trigger if outcome.miss else None,
         "near_key": outcome.near.key if outcome.near else None,
         "pinned_because": answer.pinned_because,
         "key": str(key),

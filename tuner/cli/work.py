@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import click
 
 from tuner.cli.tables import counted
-from tuner.device import device_fingerprint
-from tuner.keys import CacheKey, make_cache_key
-from tuner.processors import usable_cpus
-from tuner.workload import model_signature
+from tuner.device import device_fingerprint, usable_cpus
+from tuner.model_facts import model_signature
+from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
+    from tuner.environment import Environment
     from tuner.tuning import Work
-    from tuner.validators import Stack
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -78,7 +77,7 @@ class Asked(NamedTuple):
 
     model: Any
     key: CacheKey
-    here: Stack
+    here: Environment
     pool_name: str
     model_file: Path
     """Absolute: a later check comes from another folder."""
@@ -95,9 +94,9 @@ def asked(
     pool_name: str,
 ) -> Asked:
     """Load the model and make the key that `work_options` describe."""
+    from tuner.environment import environment_of_class
     from tuner.model_file import load_model
     from tuner.pools import pool_class
-    from tuner.validators import stack_of_class
 
     model = load_model(model_file)
     key = make_cache_key(
@@ -110,7 +109,7 @@ def asked(
         post_step_forward_sensor=post_step_forward_sensor,
         bench_nsteps=nstep,
     )
-    here = stack_of_class(pool_class(pool_name))
+    here = environment_of_class(pool_class(pool_name))
     return Asked(model, key, here, pool_name, model_file.absolute())
 
 
@@ -126,7 +125,7 @@ def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
         click.ClickException: if it is not this machine's, or its model is gone or has changed,
             or its pool is not one that a command line can name.
     """
-    from tuner.store.views import read_key
+    from tuner.store.queries import read_key
 
     row = read_key(file, key)["overview"]
     pools = {"mujoco.rollout": "rollout", "mujoco_uni.BatchEnvPool": "batch-env"}
@@ -168,8 +167,8 @@ MOTION_SEED = 0
 def opened(what: Asked) -> Iterator[Work]:
     """Make the pool and what it is to step; the pool is closed at the end."""
     from tuner.model_file import captured_warnings
-    from tuner.motion import WORK_MOVED, moved_state
     from tuner.pools import POOLS
+    from tuner.states import WORK_MOVED, moved_state
     from tuner.tuning import Work
 
     facts = what.key.facts

@@ -28,8 +28,7 @@ from tuner.store.exporting import (
     shelf,
     write_database,
 )
-from tuner.store.filters import EVERYTHING, Selection
-from tuner.store.ledger import Judge
+from tuner.store.queries import EVERYTHING, Selection
 
 What = Literal["samples", "runs", "verdicts"]
 Format = Literal["csv", "jsonl", "parquet", "sqlite", "t4"]
@@ -112,7 +111,6 @@ def write_file(
     database: Path,
     target: Path,
     form: Format,
-    judge: Judge,
     *,
     what: What = "samples",
     selection: Selection = EVERYTHING,
@@ -127,7 +125,6 @@ def write_file(
         database: The file.
         target: Where to.
         form: As for `write_rows`, or "sqlite": a database of our own schema.
-        judge: Makes verdicts anew, for "sqlite", of keys that not all runs go of.
         what: As for `write_rows`.
         selection: As for `write_rows`.
         anonymous: As for `write_rows`.
@@ -139,7 +136,7 @@ def write_file(
     """
     with _appearing(database, target) as partial:
         if form == "sqlite":
-            runs, rows = write_database(database, partial, selection, judge, anonymous=anonymous)
+            runs, rows = write_database(database, partial, selection, anonymous=anonymous)
             return Written(rows, runs)
         with partial.open("xb") as stream:
             written = write_rows(

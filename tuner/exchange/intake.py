@@ -32,16 +32,16 @@ from tuner.exchange.rows import (
     shown,
 )
 from tuner.exchange.spool import Spool
-from tuner.keys import canonical_json
 from tuner.store.backup import back_up
-from tuner.store.diagnosis import exists
-from tuner.store.exporting import SAMPLE_COLUMNS, Shelf
-from tuner.store.fields import storable_text
-from tuner.store.filters import EVERYTHING
+from tuner.store.exporting import SAMPLE_COLUMNS, Snapshot
 from tuner.store.foreign import foreign_shelf, read_foreign_run
-from tuner.store.importing import MOST_SAMPLES, STATED, Arrival, meet, take_in
-from tuner.store.ledger import Judge, SampleRow, check_digest, run_values, sample_rows, utc_text
+from tuner.store.importing import MOST_SAMPLES, STATED, IncomingRun, meet, take_in
 from tuner.store.migrate import upgrade
+from tuner.store.queries import EVERYTHING
+from tuner.store.runs import SampleRow, check_digest, run_values, sample_rows, utc_text
+from tuner.store.schema import storable_text
+from tuner.store.sqlite import exists
+from tuner.workload import canonical_json
 
 BATCH_SAMPLES = 20_000
 """Which are looked for in the database together; a run counts for a few more than it has."""
@@ -86,7 +86,6 @@ class Imported:
 def import_files(
     database: Path,
     files: Sequence[Path],
-    judge: Judge,
     *,
     strict: bool = False,
     dry_run: bool = False,
@@ -97,7 +96,6 @@ def import_files(
     Args:
         database: The file; made or upgraded as soon as there is something to store.
         files: What `tuner export` wrote, whole databases, JSON caches.
-        judge: Says what a key's runs mean together.
         strict: Take nothing in if anything is rejected: first tried on a copy.
         dry_run: Only try it, on a copy of the database.
         progress: Is told now and then.
@@ -120,15 +118,15 @@ def import_files(
     with _spooling(), Spool() as spool:
         if not (strict or dry_run):
             found = _sift(database, files, spool, reading)
-            _store(database, found, spool, judge, storing)
+            _store(database, found, spool, storing)
             return True, found
         with _rehearsal(database) as copy:
             found = _sift(copy, files, spool, reading)
             tried = deepcopy(found)
-            _store(copy, tried, spool, judge, storing)
+            _store(copy, tried, spool, storing)
         if dry_run or any(file.rejected or file.error for file in tried):
             return False, tried
-        _store(database, found, spool, judge, storing)
+        _store(database, found, spool, storing)
         return True, found
 
 
@@ -198,7 +196,7 @@ def _sift_file(
     number: int,
     progress: Callable[[int], None],
 ) -> None:
-    batch: list[Arrival] = []
+    batch: list[IncomingRun] = []
     room = BATCH_SAMPLES
     wrong = 0
 
@@ -242,14 +240,13 @@ def _store(
     database: Path,
     found: Sequence[Imported],
     spool: Spool,
-    judge: Judge,
     progress: Callable[[int, int], None],
 ) -> None:
     """Store the runs that were kept, key by key."""
     stored, runs = 0, spool.runs()
     if runs:
         upgrade(database)
-    for slips, fates in zip(spool.slips(), take_in(database, spool.groups(), judge), strict=True):
+    for slips, fates in zip(spool.slips(), take_in(database, spool.groups()), strict=True):
         for slip, fate in zip(slips, fates, strict=True):
             file = found[slip.file]
             if fate.kind == "rejected":
@@ -274,7 +271,7 @@ def _weight(values: Mapping[str, Any], samples: Sequence[Any]) -> int:
 
 def _read(
     file: Path, progress: Callable[[int], None], done: Imported
-) -> Iterator[Arrival | Problem]:
+) -> Iterator[IncomingRun | Problem]:
     """Read a file as far as it can be read."""
     try:
         status = check_file(file)
@@ -289,7 +286,9 @@ def _read(
         done.error = str(error)
 
 
-def _arrivals(file: Path, stream: BinaryIO, status: os.stat_result) -> Iterator[Arrival | Problem]:
+def _arrivals(
+    file: Path, stream: BinaryIO, status: os.stat_result
+) -> Iterator[IncomingRun | Problem]:
     """Tell by its content what a file is, and read it."""
     head = stream.read(HEAD_BYTES)
     mark = len(BYTE_ORDER_MARK) if head.startswith(BYTE_ORDER_MARK) else 0
@@ -337,7 +336,7 @@ def _is_json_lines(head: bytes) -> bool:
     return isinstance(row, dict) and not isinstance(row.get("format", {}), dict)
 
 
-def _assembled(read: Read) -> Iterator[Arrival | Problem]:
+def _assembled(read: Read) -> Iterator[IncomingRun | Problem]:
     """Bring the rows of each run together, wherever they stand in the file."""
     waiting: dict[str, Rows] = {}
     room = MOST_WAITING
@@ -385,7 +384,7 @@ def _incomplete(waiting: dict[str, Rows]) -> Iterator[Problem]:
     waiting.clear()
 
 
-def _of_shelf(shelf: Shelf) -> Iterator[Arrival | Problem]:
+def _of_shelf(shelf: Snapshot) -> Iterator[IncomingRun | Problem]:
     """Read the runs of a database. Their places are their numbers in it."""
     for run_id in shelf.run_ids(EVERYTHING):
         try:
@@ -406,7 +405,7 @@ def _stored_sample(row: tuple[Any, ...]) -> SampleRow:
     return sample
 
 
-def _of_cache(stream: BinaryIO, moment: datetime) -> Iterator[Arrival | Problem]:
+def _of_cache(stream: BinaryIO, moment: datetime) -> Iterator[IncomingRun | Problem]:
     """Read {digest: {"chunk_size": ...}}: answers without the facts of their keys."""
     for found in read_cache(stream):
         if isinstance(found, Problem):
@@ -419,7 +418,7 @@ def _of_cache(stream: BinaryIO, moment: datetime) -> Iterator[Arrival | Problem]
             content = canonical_json({"key": digest, "value": value})
             uid = blake2b(content.encode(), digest_size=16).hexdigest()
             values = run_values(replace(run, uid=uid))
-            yield Arrival(digest, values, sample_rows(run.samples), line)
+            yield IncomingRun(digest, values, sample_rows(run.samples), line)
         except (ValueError, RecursionError, OverflowError) as error:
             reason = " ".join(str(error)[:300].split())
             yield Problem(line, f"{shown(digest)}: {reason}")

@@ -22,7 +22,7 @@ from tuner.exchange.rows import (
     shown,
 )
 from tuner.store.exporting import SAMPLE_COLUMNS
-from tuner.store.ledger import SampleRow
+from tuner.store.runs import SampleRow
 
 LONGEST_RECORD = 1 << 20
 """Bytes of one line, or of one record over several."""

@@ -15,17 +15,11 @@ from operator import itemgetter
 from typing import Any
 
 from tuner.errors import ArgumentError
-from tuner.keys import (
-    Facts,
-    KeyFacts,
-    canonical_json,
-    device_digest,
-    key_of,
-    model_digest,
-)
 from tuner.records import LARGEST_INTEGER
 from tuner.store.exporting import KEY_COLUMNS, RUN_COLUMNS, SAMPLE_COLUMNS, Column
-from tuner.store.fields import (
+from tuner.store.importing import MOST_SAMPLES, IncomingRun
+from tuner.store.runs import SampleRow, check_digest, utc_text
+from tuner.store.schema import (
     DEVICE_FIELDS,
     LARGEST_NUMBER,
     LONGEST_TEXT,
@@ -33,8 +27,14 @@ from tuner.store.fields import (
     RUN_PARAMETERS,
     storable_text,
 )
-from tuner.store.importing import MOST_SAMPLES, Arrival
-from tuner.store.ledger import SampleRow, check_digest, utc_text
+from tuner.workload import (
+    Facts,
+    Workload,
+    canonical_json,
+    device_digest,
+    key_of,
+    model_digest,
+)
 
 FORMAT = "tuner.samples.1"
 """What the first column of each row says. It changes when a file of before is read differently."""
@@ -161,7 +161,7 @@ def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _value(name, column, facts) for name, column in FACTS.items() if name != "format"}
 
 
-def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -> Arrival:
+def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -> IncomingRun:
     """Check all that the rows of a run say of it.
 
     Args:
@@ -186,7 +186,7 @@ def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -
     for name in ("started_utc", "finished_utc", "imported_utc"):
         run[name] = _moment(name, run[name])
     run["failed_chunk_sizes"] = _chunk_sizes(run["failed_chunk_sizes"])
-    return Arrival(key, run, samples, place)
+    return IncomingRun(key, run, samples, place)
 
 
 def _value(name: str, column: Column, values: Mapping[str, Any]) -> Any:
@@ -241,7 +241,7 @@ def _key(values: Mapping[str, Any]) -> str:
     devices = _spellings(values, DEVICE_FIELDS, "device_other_facts")
     model = _of_digest(models, values["model_digest"], model_digest, "model")
     device = _of_digest(devices, values["device_digest"], device_digest, "device")
-    key = key_of(KeyFacts(model=model, device=device, **parameters))
+    key = key_of(Workload(model=model, device=device, **parameters))
     if key != digest:
         raise RowError(f"its facts make the key {key}, not {shown(digest)}")
     return key

@@ -12,10 +12,10 @@ from array import array
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple, overload
 
-from tuner.store.importing import Arrival
+from tuner.store.importing import IncomingRun
 
 
-class Kept(Sequence[Arrival]):
+class Kept(Sequence[IncomingRun]):
     """Runs of one key, read when they are asked for."""
 
     def __init__(self, spool: Spool, places: array[int]) -> None:
@@ -26,10 +26,10 @@ class Kept(Sequence[Arrival]):
         return len(self._places)
 
     @overload
-    def __getitem__(self, number: int) -> Arrival: ...
+    def __getitem__(self, number: int) -> IncomingRun: ...
     @overload
     def __getitem__(self, number: slice) -> Kept: ...
-    def __getitem__(self, number: int | slice) -> Arrival | Kept:
+    def __getitem__(self, number: int | slice) -> IncomingRun | Kept:
         if isinstance(number, slice):
             return Kept(self._spool, self._places[number])
         return self._spool.read(self._places[number])
@@ -67,17 +67,17 @@ class Spool:
     def __exit__(self, *_: object) -> None:
         self._file.close()
 
-    def add(self, number: int, arrival: Arrival) -> None:
+    def add(self, number: int, arrival: IncomingRun) -> None:
         """Keep a run of a file."""
         runs = self._keys.setdefault(str(arrival.key), _Runs(array("q"), array("q")))
         runs.places.append(self._end)
         runs.slips.extend((number, arrival.place, len(arrival.samples)))
         self._end += self._file.write(pickle.dumps(arrival, pickle.HIGHEST_PROTOCOL))
 
-    def read(self, place: int) -> Arrival:
+    def read(self, place: int) -> IncomingRun:
         """Read a run back."""
         self._file.seek(place)
-        arrival: Arrival = pickle.load(self._file)
+        arrival: IncomingRun = pickle.load(self._file)
         return arrival
 
     def runs(self) -> int:

@@ -16,7 +16,7 @@ import numpy as np
 
 from tuner.errors import ArgumentError
 from tuner.store.exporting import SAMPLE_COLUMNS, Column
-from tuner.store.ledger import SampleRow
+from tuner.store.runs import SampleRow
 
 Columns = Mapping[str, Column]
 Samples = Sequence[SampleRow] | None

@@ -11,8 +11,12 @@ from contextlib import closing
 from pathlib import Path
 
 from tuner.errors import DatabaseError, cannot_write
-from tuner.store.diagnosis import explained
-from tuner.store.sqlite import error_name, file_uri, open_for_reading
+from tuner.store.sqlite import (
+    error_name,
+    explained,
+    file_uri,
+    open_for_reading,
+)
 
 OF_THE_DATABASE = ("SQLITE_BUSY", "SQLITE_CORRUPT", "SQLITE_NOTADB")
 """Errors that speak of what is copied; any other one speaks of the copy."""

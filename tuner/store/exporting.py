@@ -17,13 +17,18 @@ import sqlalchemy as sa
 
 from tuner.store import schema
 from tuner.store.backup import back_up
-from tuner.store.check import fresh_schema, schema_of
-from tuner.store.diagnosis import REVISION, file_revision, other_revision
-from tuner.store.engine import writing
-from tuner.store.fields import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
-from tuner.store.filters import EVERYTHING, Selection, on_runs
-from tuner.store.ledger import Judge, judge_key
-from tuner.store.sqlite import open_for_reading, open_for_writing
+from tuner.store.maintenance import fresh_schema, schema_of
+from tuner.store.database import writing
+from tuner.store.queries import EVERYTHING, Selection, on_runs
+from tuner.store.runs import judge_key
+from tuner.store.schema import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS
+from tuner.store.sqlite import (
+    REVISION,
+    file_revision,
+    open_for_reading,
+    open_for_writing,
+    other_revision,
+)
 
 
 class Column(NamedTuple):
@@ -156,7 +161,7 @@ SAMPLES = """
 """
 
 
-class Shelf:
+class Snapshot:
     """One moment's state of a database, opened for reading row by row."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
@@ -215,7 +220,7 @@ def named(columns: Mapping[str, Column], values: Iterable[Any]) -> dict[str, Any
 
 
 @contextmanager
-def shelf(database: Path) -> Iterator[Shelf]:
+def shelf(database: Path) -> Iterator[Snapshot]:
     """Copy a database, for reading as long as it takes.
 
     Raises:
@@ -229,7 +234,7 @@ def shelf(database: Path) -> Iterator[Shelf]:
         copy = Path(folder) / "copy.db"
         back_up(database, copy)
         with closing(open_for_reading(copy)) as connection:
-            yield Shelf(connection)
+            yield Snapshot(connection)
 
 
 def keeping_ours(
@@ -254,7 +259,7 @@ def keeping_ours(
 
 
 def write_database(
-    database: Path, copy: Path, selection: Selection, judge: Judge, *, anonymous: bool
+    database: Path, copy: Path, selection: Selection, *, anonymous: bool
 ) -> tuple[int, int]:
     """Write a database of the runs that are meant, with their keys, pins and verdicts.
 
@@ -262,7 +267,6 @@ def write_database(
         database: The file.
         copy: Where to; there must be nothing yet.
         selection: Which runs.
-        judge: Makes verdicts anew for keys that lose runs.
         anonymous: Whether to leave out what is `PRIVATE`.
 
     Returns:
@@ -298,7 +302,7 @@ def write_database(
             )
         left = set(connection.execute(sa.select(schema.tuning_key.c.digest)).scalars())
         for key in sorted(losing & left):
-            judge_key(connection, key, judge)
+            judge_key(connection, key)
         if anonymous:
             nothing: dict[str, Any] = dict.fromkeys((*private, "other_facts"))
             # What was imported must not look as if it had been measured here.
@@ -308,4 +312,4 @@ def write_database(
     with closing(open_for_writing(copy)) as plain:
         plain.execute("VACUUM")  # what was taken out is not to be found in the file's free pages
     with closing(open_for_reading(copy)) as plain:
-        return Shelf(plain).count(EVERYTHING)
+        return Snapshot(plain).count(EVERYTHING)

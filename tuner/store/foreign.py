@@ -18,11 +18,10 @@ from pathlib import Path
 from typing import Any
 
 from tuner.errors import DatabaseError, SchemaError
-from tuner.store.check import fresh_schema
-from tuner.store.diagnosis import FIRST_TABLES, OLDER_REVISIONS, REVISION
-from tuner.store.exporting import Shelf, keeping_ours
+from tuner.store.exporting import Snapshot, keeping_ours
+from tuner.store.maintenance import fresh_schema
 from tuner.store.migrate import upgrade
-from tuner.store.sqlite import open_untrusted
+from tuner.store.sqlite import FIRST_TABLES, OLDER_REVISIONS, REVISION, open_untrusted
 
 RELEASED = (*OLDER_REVISIONS, REVISION)
 MOST_OBJECTS = 1000
@@ -33,7 +32,7 @@ JOURNAL_MAGIC = bytes.fromhex("d9d505f920a163d7")
 
 
 @contextmanager
-def foreign_shelf(file: Path) -> Iterator[Shelf]:
+def foreign_shelf(file: Path) -> Iterator[Snapshot]:
     """Open a copy of a foreign database for reading. The file itself is left alone.
 
     Raises:
@@ -49,7 +48,7 @@ def foreign_shelf(file: Path) -> Iterator[Shelf]:
             if revision != REVISION:
                 _upgrade(file, copy)
             with closing(open_untrusted(copy)) as connection:
-                yield Shelf(connection)
+                yield Snapshot(connection)
         except (sqlite3.Error, MemoryError) as error:
             raise DatabaseError(
                 f"cannot read the database {file}: {_in_words(error)}; it is left as it is: "
@@ -63,7 +62,7 @@ def foreign_shelf(file: Path) -> Iterator[Shelf]:
 
 
 def read_foreign_run(
-    shelf: Shelf, run_id: int, most: int
+    shelf: Snapshot, run_id: int, most: int
 ) -> tuple[dict[str, Any], list[tuple[Any, ...]]]:
     """Read a run and its samples, no more than `most`.
 

@@ -14,18 +14,17 @@ from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
 
-from tuner.keys import CacheKey
 from tuner.store import schema
-from tuner.store.engine import reading, writing
+from tuner.store.database import reading, writing
 from tuner.store.exporting import PRIVATE
-from tuner.store.ledger import (
-    Judge,
+from tuner.store.runs import (
     SampleRow,
     insert_run,
     insert_samples,
     judge_key,
     key_row,
 )
+from tuner.workload import CacheKey
 
 HOLD_SECONDS = 0.5
 """Of the write lock, after which others get their turn; a key that is begun is ended."""
@@ -62,7 +61,7 @@ CANDIDATES = """
 """
 
 
-class Arrival(NamedTuple):
+class IncomingRun(NamedTuple):
     """A run that wants to be taken in, checked as far as that goes without a database."""
 
     key: str
@@ -75,7 +74,7 @@ class Arrival(NamedTuple):
     """Where in the file it begins: the number of its first line or row."""
 
 
-class Fate(NamedTuple):
+class ImportStatus(NamedTuple):
     """What became of it."""
 
     kind: Literal["new", "known", "rejected"]
@@ -83,11 +82,11 @@ class Fate(NamedTuple):
     """Why it was rejected."""
 
 
-KNOWN = Fate("known")
-NEW = Fate("new")
+KNOWN = ImportStatus("known")
+NEW = ImportStatus("new")
 
 
-def meet(database: Path, arrivals: Sequence[Arrival]) -> list[Fate | None]:
+def meet(database: Path, arrivals: Sequence[IncomingRun]) -> list[ImportStatus | None]:
     """Tell which runs are there already.
 
     Args:
@@ -105,14 +104,13 @@ def meet(database: Path, arrivals: Sequence[Arrival]) -> list[Fate | None]:
 
 
 def take_in(
-    database: Path, groups: Iterable[Sequence[Arrival]], judge: Judge
-) -> Iterator[list[Fate]]:
+    database: Path, groups: Iterable[Sequence[IncomingRun]]
+) -> Iterator[list[ImportStatus]]:
     """Store what is not there yet, and make the verdicts of its keys anew, of each key once.
 
     Args:
         database: A file of this code's schema.
         groups: All runs of a key, for each key.
-        judge: Says what a key's runs mean together.
 
     Yields:
         What became of the runs of each group, once that is stored.
@@ -127,7 +125,7 @@ def take_in(
         with writing(database) as connection:
             end = time.monotonic() + HOLD_SECONDS
             while group is not None:
-                done.append(_take_in_key(connection, group, judge))
+                done.append(_take_in_key(connection, group))
                 group = next(left, None)
                 if time.monotonic() >= end:
                     break
@@ -136,7 +134,7 @@ def take_in(
             time.sleep(PAUSE_SECONDS)
 
 
-def _met_before(connection: sa.Connection, arrival: Arrival) -> Fate | None:
+def _met_before(connection: sa.Connection, arrival: IncomingRun) -> ImportStatus | None:
     """Tell whether a run is there already, and is the same; None if something of it is new."""
     row = connection.execute(FIND_RUN, {"uid": arrival.run["uid"]}).mappings().one_or_none()
     if row is None:
@@ -152,7 +150,7 @@ def _met_before(connection: sa.Connection, arrival: Arrival) -> Fate | None:
     if not differing:
         learnt = isinstance(arrival.key, CacheKey) and row["model_id"] is None
         return None if learnt else KNOWN
-    return Fate(
+    return ImportStatus(
         "rejected",
         f"run {arrival.run['uid']} is in the database already with other content, by "
         f"{', '.join(differing)}: what is there stays; compare the two with `tuner export --key "
@@ -173,9 +171,7 @@ def _same(name: str, there: Mapping[Any, Any], here: Mapping[str, Any]) -> bool:
     return private and (there[name] is None or here[name] is None)
 
 
-def _take_in_key(
-    connection: sa.Connection, arrivals: Sequence[Arrival], judge: Judge
-) -> list[Fate]:
+def _take_in_key(connection: sa.Connection, arrivals: Sequence[IncomingRun]) -> list[ImportStatus]:
     """Store runs of one key with its verdicts; where that fails as a whole, half by half."""
     connection.exec_driver_sql("SAVEPOINT key")
     try:
@@ -183,20 +179,20 @@ def _take_in_key(
         if all(fate.kind == "rejected" for fate in fates):
             connection.exec_driver_sql("ROLLBACK TO key")  # not even the key is there for them
         else:
-            judge_key(connection, arrivals[0].key, judge)
+            judge_key(connection, arrivals[0].key)
     except (sa.exc.IntegrityError, ArithmeticError, ValueError) as error:
         connection.exec_driver_sql("ROLLBACK TO key")
         if len(arrivals) > 1:
             middle = len(arrivals) // 2
             halves = (arrivals[:middle], arrivals[middle:])
-            fates = [fate for half in halves for fate in _take_in_key(connection, half, judge)]
+            fates = [fate for half in halves for fate in _take_in_key(connection, half)]
         else:
-            fates = [Fate("rejected", _why(error))]
+            fates = [ImportStatus("rejected", _why(error))]
     connection.exec_driver_sql("RELEASE key")
     return fates
 
 
-def _take_in_runs(connection: sa.Connection, arrivals: Sequence[Arrival]) -> list[Fate]:
+def _take_in_runs(connection: sa.Connection, arrivals: Sequence[IncomingRun]) -> list[ImportStatus]:
     # Facts first: what no pool of the key could take is to be told in any order of the files.
     facts = next((a.key for a in arrivals if isinstance(a.key, CacheKey)), arrivals[0].key)
     key_id = key_row(connection, facts)
@@ -224,13 +220,13 @@ class _Amount:
         self._candidates = {chunk_size for chunk_size, _ in by_candidate}
         self._samples = sum(count for _, count in by_candidate)
 
-    def fate_with(self, arrival: Arrival) -> Fate:
+    def fate_with(self, arrival: IncomingRun) -> ImportStatus:
         """Count a run in, unless that were too much."""
         here = {sample[2] for sample in arrival.samples}
         largest = max(here | {arrival.run["chosen_chunk_size"]}, key=lambda size: size or 0)
         if self._num_envs is not None and largest is not None and largest > self._num_envs:
             reason = f"chunk_size {largest} is more than the key's num_envs {self._num_envs}"
-            return Fate("rejected", reason)
+            return ImportStatus("rejected", reason)
         candidates = self._candidates | here
         samples, runs = self._samples + len(arrival.samples), self._runs + 1
         for count, most, what in (
@@ -239,7 +235,9 @@ class _Amount:
             (runs, min(MOST_RUNS, MOST_WORK // max(1, len(candidates)) ** 2), "runs"),
         ):
             if count > most:
-                return Fate("rejected", f"the key would have {count} {what}, more than {most}")
+                return ImportStatus(
+                    "rejected", f"the key would have {count} {what}, more than {most}"
+                )
         self._candidates, self._samples, self._runs = candidates, samples, runs
         return NEW
 

@@ -11,17 +11,19 @@ import sqlite3
 import sys
 from typing import TYPE_CHECKING, Any
 
-from tuner.answers import Answer, Miss
-from tuner.store.diagnosis import (
+from tuner.environment import UNKNOWN, Environment, violated
+from tuner.records import Answer, Miss
+from tuner.store.sqlite import (
     REVISION,
+    error_name,
     exists,
     explained,
     file_revision,
     is_empty,
     other_revision,
+    query,
+    query_again,
 )
-from tuner.store.sqlite import error_name, query, query_again
-from tuner.validators import UNKNOWN, Stack, violated
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -68,7 +70,7 @@ OPEN_REASONS = ("budget", "noise", "too few", "contradiction")
 
 
 def find_answer(
-    database: str | PathLike[str], key: str, num_envs: int | None, here: Stack = UNKNOWN
+    database: str | PathLike[str], key: str, num_envs: int | None, here: Environment = UNKNOWN
 ) -> Answer | Miss:
     """Look one key up. Does not write to the database, and makes no file.
 
@@ -97,7 +99,7 @@ def find_answer(
     return _of_rows(rows, num_envs, here)
 
 
-def _of_rows(rows: list[tuple[Any, ...]], num_envs: int | None, here: Stack) -> Answer | Miss:
+def _of_rows(rows: list[tuple[Any, ...]], num_envs: int | None, here: Environment) -> Answer | Miss:
     """Take the verdict that holds here: of several this very stack's own, else the newest."""
     pinned, because = rows[0][16:]
     unusable = None if because is None else _unusable(pinned, num_envs)
@@ -108,21 +110,21 @@ def _of_rows(rows: list[tuple[Any, ...]], num_envs: int | None, here: Stack) -> 
     # A pin that no pool could take is none: else every job would measure, and in vain.
     if rows[0][5] is None:
         return Miss(f"the pinned {unusable}" if unusable else "this key has no answer yet")
-    policies = dict(zip(Stack._fields, rows[0][12:16], strict=True))
+    policies = dict(zip(Environment._fields, rows[0][12:16], strict=True))
     broken: list[str] = []
-    holding = []
+    valid_runs = []
     for row in rows:
-        there = Stack._make(row[:4])
+        there = Environment._make(row[:4])
         broken = violated(policies, there, here)
         if not broken:
-            holding.append((there != here, row))
-    if not holding:
-        return Miss(_outdated(broken, Stack._make(rows[-1][:4]), here), "outdated")
-    _, row = min(holding, key=lambda found: found[0])
+            valid_runs.append((there != here, row))
+    if not valid_runs:
+        return Miss(_outdated(broken, Environment._make(rows[-1][:4]), here), "outdated")
+    _, row = min(valid_runs, key=lambda found: found[0])
     return _checked(row[4:12], num_envs)
 
 
-def _outdated(broken: list[str], there: Stack, here: Stack) -> str:
+def _outdated(broken: list[str], there: Environment, here: Environment) -> str:
     """Say what has changed since the verdict, field by field."""
     return "its verdict is of " + ", ".join(
         f"{name} {_short(getattr(there, name))}, here it is {_short(getattr(here, name))}"

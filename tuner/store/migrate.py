@@ -18,7 +18,8 @@ import sqlalchemy as sa
 
 from tuner.errors import DatabaseError
 from tuner.store.backup import back_up
-from tuner.store.diagnosis import (
+from tuner.store.database import writing
+from tuner.store.sqlite import (
     OLDER_REVISIONS,
     REVISION,
     exists,
@@ -27,7 +28,6 @@ from tuner.store.diagnosis import (
     other_revision,
     something_else,
 )
-from tuner.store.engine import writing
 
 _one_at_a_time = threading.Lock()
 """Alembic keeps its context in module globals: two upgrades at once in threads of one process

@@ -2,7 +2,7 @@
 
 `judge` needs nothing but the samples (and how much work they timed), so a verdict can be made
 again later from what the database holds, and comes out the same in every process. It leaves
-the native default only for a candidate that a duel has proven faster (see `tuner.evidence`).
+the native default only for a candidate that a duel has proven faster (see `tuner.racing.comparison`).
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.evidence import (
+from tuner.formatting import counted
+from tuner.racing.comparison import (
     FEWEST_PAIRS,
     NO_DUEL,
     WORTH,
@@ -23,12 +24,11 @@ from tuner.evidence import (
     weigh,
 )
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
-from tuner.texts import counted
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from tuner.curve import Costs
+    from tuner.racing.costs import Costs
     from tuner.records import Reason
 
 SETTLED = 0.005
@@ -84,7 +84,7 @@ def judge(
     """Say what samples mean together.
 
     Args:
-        samples: of one run; what several say together, `tuner.history` knows.
+        samples: of one run; what several say together, `tuner.racing.meta_analysis` knows.
         num_envs: environments in one step; None if not known.
         nthread: threads of the pool; None if not known. With both, samples of the chunk size
             that the native rule gives count as the default's own.

@@ -1,7 +1,7 @@
 """Times candidates on one pool, side by side, and says which is fastest.
 
 The only things it does are calling `pool.step` and reading the clock it is given: what to time
-next is planned by `tuner.plan`, what the timings mean is judged by `tuner.selection`. It reads
+next is planned by `tuner.racing.plan`, what the timings mean is judged by `tuner.racing.verdict`. It reads
 no database, prints nothing, and never lets the pool see the caller's own state array.
 """
 
@@ -16,11 +16,11 @@ import numpy as np
 
 from tuner.candidates import checked_chunk_size
 from tuner.errors import ArgumentError, MeasuringError
-from tuner.evidence import Work
-from tuner.history import Trial, in_order, out_of_question, report
-from tuner.plan import Field, Outlook, next_block
+from tuner.racing.comparison import Work
+from tuner.racing.meta_analysis import Trial, in_order, out_of_question, report
+from tuner.racing.plan import Field, Outlook, next_block
+from tuner.racing.verdict import judge
 from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Run, Sample
-from tuner.selection import judge
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -315,11 +315,11 @@ class _Run:
         self.samples.append(
             Sample(
                 candidate=candidate,
-                round=block,
+                block=block,
                 order=len(self.samples),
                 nanoseconds=round(seconds * 1e9),
                 warm_up=warm_up and seconds < WARM_UP_S,
-                steps=self._steps,
+                repeats=self._steps,
             )
         )
         return seconds

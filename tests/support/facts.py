@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from tuner.keys import CacheKey, make_cache_key
+from tuner.workload import CacheKey, make_cache_key
 
 MODEL_SIGNATURE = {
     "nq": 19,

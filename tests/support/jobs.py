@@ -1,6 +1,6 @@
 """Training jobs in processes of their own, that ask for a chunk_size and tell what they got.
 
-Run as `python -m tests.jobs '{"database": ..., ...}'`; prints one JSON line at the end, and
+Run as `python -m tests.support.jobs '{"database": ..., ...}'`; prints one JSON line at the end, and
 "stepping" before its pool's first step.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from tests.facts import MODEL, SleepingPool
+from tests.support.facts import MODEL, SleepingPool
 from tuner import resolve_chunk_size
 
 ROOT = Path(__file__).parents[1]
@@ -43,7 +43,12 @@ def start_job(
     """
     environment = dict(os.environ) | ({"TUNER_LOCK_FOLDER": str(folder)} if folder else {})
     return subprocess.Popen(
-        [sys.executable, "-m", "tests.jobs", json.dumps({"database": str(database)} | options)],
+        [
+            sys.executable,
+            "-m",
+            "tests.support.jobs",
+            json.dumps({"database": str(database)} | options),
+        ],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.candidates import native_chunk_size
-from tuner.curve import ITERATIONS, Costs, Learned, fit
+from tuner.racing.costs import ITERATIONS, Costs, Learned, fit
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def weigh(
     candidates = (NATIVE_DEFAULT, *rest)
     index = {c: k for k, c in enumerate(candidates)}
     which = [index[s.candidate] for s in samples]
-    logs = [math.log(s.nanoseconds / s.steps) for s in samples]
+    logs = [math.log(s.nanoseconds / s.repeats) for s in samples]
     fitted = fit(
         *work.axes(candidates),
         which,
@@ -162,7 +162,7 @@ def weigh(
         iterations=iterations,
         learned=learned,
     )
-    pairs = duel_pairs(which, [s.round for s in samples], [s.order for s in samples], logs)
+    pairs = duel_pairs(which, [s.block for s in samples], [s.order for s in samples], logs)
     return Evidence(
         candidates=candidates,
         counts=tuple(counts[c] for c in candidates),

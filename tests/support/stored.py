@@ -14,13 +14,12 @@ import click
 import pytest
 
 from tuner.cli import main
-from tuner.history import judge_runs
+from tuner.environment import PROTOCOL, Environment
 from tuner.records import Candidate, Run, Sample, Verdict
-from tuner.store.ledger import save_run
-from tuner.validators import METHOD, Stack
+from tuner.store.runs import save_run
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
-HERE = Stack("4.0.0", "mujoco.rollout", "4.0.0", METHOD)
+HERE = Environment("4.0.0", "mujoco.rollout", "4.0.0", PROTOCOL)
 FASTER: Mapping[int | None, float] = {None: 9.4, 4: 8.0, 8: 9.1, 32: 12.0}
 """Milliseconds of a step by chunk size: 4 wins clearly."""
 ALIKE: Mapping[int | None, float] = {None: 8.0, 4: 8.8, 8: 9.1, 32: 12.0}
@@ -39,7 +38,7 @@ def a_run(number: int, costs: Mapping[int | None, float] = FASTER, **changes: An
     samples = tuple(
         Sample(
             candidate=Candidate(chunk),
-            round=block,
+            block=block,
             order=order,
             nanoseconds=round(costs[chunk] * 1e6 * draw.lognormvariate(0.0, 0.01)),
             warm_up=block == 0,
@@ -64,7 +63,7 @@ def store(database: Path, key: str, *runs: Run) -> Verdict | None:
     """Store runs of a key, one after the other; the verdict after the last."""
     verdict = None
     for run in runs:
-        verdict = save_run(database, key, run, judge_runs)
+        verdict = save_run(database, key, run)
     return verdict
 
 

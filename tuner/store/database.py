@@ -17,8 +17,16 @@ from typing import Literal
 
 import sqlalchemy as sa
 
-from tuner.store.diagnosis import REVISION, exists, explained, other_revision
-from tuner.store.sqlite import READ_BUSY_SECONDS, open_for_reading, open_for_writing, scribbled
+from tuner.store.sqlite import (
+    READ_BUSY_SECONDS,
+    REVISION,
+    exists,
+    explained,
+    open_for_reading,
+    open_for_writing,
+    other_revision,
+    scribbled,
+)
 
 Deed = Literal["read", "write"]
 

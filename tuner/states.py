@@ -13,10 +13,10 @@ import mujoco
 import numpy as np
 
 from tuner.candidates import whole_number
+from tuner.device import usable_cpus
 from tuner.errors import ArgumentError
 from tuner.model_file import captured_warnings
 from tuner.pools import STATE, RolloutPool
-from tuner.processors import usable_cpus
 
 if TYPE_CHECKING:
     from tuner.pools import FloatArray
@@ -96,7 +96,7 @@ def moved_state(
     """States of environments that fell and moved under random controls, and controls to go on.
 
     From the initial pose, 8 to 256 trajectories with random streams of their own are simulated
-    for `seconds`, each holding a control for 0.04 s or `nstep` steps, whichever is longer, but
+    for `seconds`, each valid_runs a control for 0.04 s or `nstep` steps, whichever is longer, but
     no longer than a tenth of the whole. With as many environments as trajectories or fewer,
     each gets the end of its own. Further ones get earlier moments, going back a control at a
     time but not into the first half (then they repeat): distinct enough to cost differently,

@@ -4,7 +4,7 @@ Pure: no clock, no pool, no state of its own. The same samples and seed give the
 
 A race has two kinds of blocks. An exploring block times the candidates from which most can
 still be hoped for, beside the leader, in random order. A duel block times the leader and the
-native default in turn; only duels prove anything (see `tuner.evidence`). Exploring ends when
+native default in turn; only duels prove anything (see `tuner.racing.comparison`). Exploring ends when
 it can be expected to gain too little; a duel ends when it has proven the leader faster, or
 when too little is left to hope for.
 """
@@ -17,9 +17,17 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import ITERATIONS, Learned
-from tuner.evidence import NO_DUEL, WORTH, Evidence, Work, expected_excess, usable_samples, weigh
-from tuner.history import Report, Timings, pool_reports, report
+from tuner.racing.comparison import (
+    NO_DUEL,
+    WORTH,
+    Evidence,
+    Work,
+    expected_excess,
+    usable_samples,
+    weigh,
+)
+from tuner.racing.costs import ITERATIONS, Learned
+from tuner.racing.meta_analysis import Report, Timings, pool_reports, report
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import sys
 from typing import Any, NamedTuple
 
-METHOD = "race 1"
+PROTOCOL = "race 1"
 """This code's way of measuring. It changes when timings before and after do not compare."""
 
 POLICIES = ("exact", "same minor", "ignore")
 
 
-class Stack(NamedTuple):
+class Environment(NamedTuple):
     """A software stack: the validators of a verdict. None is unknown."""
 
     mujoco_version: str | None = None
@@ -32,17 +32,17 @@ class Stack(NamedTuple):
         return f"{pool} {pool_version}, mujoco {version}, method {method}"
 
 
-UNKNOWN = Stack()
+UNKNOWN = Environment()
 
 
-def stack_of(pool: object) -> Stack:
+def environment_of(pool: object) -> Environment:
     """Name the stack of this process with a pool; the pool's part is unknown where it is None."""
-    return stack_of_class(None if pool is None else type(pool))
+    return environment_of_class(None if pool is None else type(pool))
 
 
-def stack_of_class(kind: type | None) -> Stack:
+def environment_of_class(kind: type | None) -> Environment:
     """Name the stack of this process with a pool of some class."""
-    return Stack(_version("mujoco"), *pool_identity(kind), METHOD)
+    return Environment(_version("mujoco"), *pool_identity(kind), PROTOCOL)
 
 
 def pool_identity(kind: type | None) -> tuple[str | None, str | None]:
@@ -86,10 +86,10 @@ def holds(policy: object, there: str | None, here: str | None) -> bool:
     return there == here
 
 
-def violated(policies: dict[str, Any], there: Stack, here: Stack) -> list[str]:
+def violated(policies: dict[str, Any], there: Environment, here: Environment) -> list[str]:
     """List the validators by which a verdict made there does not hold here."""
     return [
         name
-        for name, then, now in zip(Stack._fields, there, here, strict=True)
+        for name, then, now in zip(Environment._fields, there, here, strict=True)
         if not holds(policies.get(name), then, now)
     ]

@@ -8,12 +8,12 @@ import mujoco
 import numpy as np
 import pytest
 
-from tests.real_models import QUADRUPED, REAL_MODELS
-from tuner import motion
+from tests.support.real_models import QUADRUPED, REAL_MODELS
+from tuner import states
 from tuner.errors import ArgumentError
 from tuner.model_file import load_model
-from tuner.motion import initial_state, moved_state, random_control
 from tuner.pools import STATE, RolloutPool
+from tuner.states import initial_state, moved_state, random_control
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def test_thousands_of_environments_cost_a_bounded_number_of_trajectories(
             batches.append(nbatch)
             super().__init__(model, nbatch=nbatch, nthread=nthread)
 
-    monkeypatch.setattr(motion, "RolloutPool", Counted)
+    monkeypatch.setattr(states, "RolloutPool", Counted)
     state, control = moved_state(quadruped, 20_000, nstep=1)
     assert (len(state), len(control)) == (20_000, 20_000)
     assert max(batches) <= 256

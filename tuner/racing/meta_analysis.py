@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.curve import Costs, curves, fit
-from tuner.evidence import (
+from tuner.racing.comparison import (
     FEWEST_PAIRS,
     NO_DUEL,
     NOISE_WEIGHT,
@@ -30,8 +29,9 @@ from tuner.evidence import (
     judged_duel,
     t95,
 )
+from tuner.racing.costs import Costs, curves, fit
+from tuner.racing.verdict import decide, judge
 from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
-from tuner.selection import decide, judge
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -89,11 +89,11 @@ class Timings:
 
     chunk_size: Integers
     """0 is the native default."""
-    round: Integers
+    block: Integers
     order: Integers
     """Ascending."""
     nanoseconds: Integers
-    steps: Integers
+    repeats: Integers
     warm_up: NDArray[np.bool_]
 
     @classmethod
@@ -102,17 +102,17 @@ class Timings:
         ordered = sorted(samples, key=lambda s: s.order)
         return cls(
             chunk_size=np.array([s.candidate.chunk_size or 0 for s in ordered], dtype=np.int64),
-            round=np.array([s.round for s in ordered], dtype=np.int64),
+            block=np.array([s.block for s in ordered], dtype=np.int64),
             order=np.array([s.order for s in ordered], dtype=np.int64),
             nanoseconds=np.array([s.nanoseconds for s in ordered], dtype=np.int64),
-            steps=np.array([s.steps for s in ordered], dtype=np.int64),
+            repeats=np.array([s.repeats for s in ordered], dtype=np.int64),
             warm_up=np.array([s.warm_up for s in ordered], dtype=np.bool_),
         )
 
     def samples(self) -> list[Sample]:
         """The samples again, one by one."""
-        columns = (self.chunk_size, self.round, self.order, self.nanoseconds, self.warm_up)
-        rows = zip(*(c.tolist() for c in columns), self.steps.tolist(), strict=True)
+        columns = (self.chunk_size, self.block, self.order, self.nanoseconds, self.warm_up)
+        rows = zip(*(c.tolist() for c in columns), self.repeats.tolist(), strict=True)
         return [Sample(Candidate(c or None), *rest) for c, *rest in rows]
 
     def sizes(self, work: Work) -> Integers:
@@ -128,7 +128,7 @@ class Trial:
     finished: datetime
     uid: str
     timings: Timings
-    plan: str | None = None
+    strategy: str | None = None
     choice: Candidate | None = None
     failed: tuple[Candidate, ...] = ()
 
@@ -137,7 +137,7 @@ class Trial:
         """See a run like this."""
         timings = Timings.of(run.samples)
         return cls(
-            run.state, run.finished, run.uid, timings, run.plan, run.choice, tuple(run.failed)
+            run.state, run.finished, run.uid, timings, run.strategy, run.choice, tuple(run.failed)
         )
 
     @property
@@ -185,11 +185,11 @@ def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> 
     sizes = sizes[usable]
     timed = np.union1d(sizes, [0])
     which = np.searchsorted(timed, sizes).tolist()
-    logs = np.log(timings.nanoseconds[usable] / timings.steps[usable]).tolist()
+    logs = np.log(timings.nanoseconds[usable] / timings.repeats[usable]).tolist()
     candidates = tuple(Candidate(c or None) for c in timed.tolist())
     fitted = fit(*work.axes(candidates), which, logs, iterations=FIT_ITERATIONS)
     learned = fitted.learned
-    rounds, orders = timings.round[usable].tolist(), timings.order[usable].tolist()
+    rounds, orders = timings.block[usable].tolist(), timings.order[usable].tolist()
     pairs = duel_pairs(which, rounds, orders, logs)
     return Report(
         candidates=candidates,
@@ -494,14 +494,14 @@ def _explored(trials: Sequence[Trial], work: Work) -> bool:
     for t, own in zip(trials, timed, strict=True):
         before |= own
         only_a_duel = len(own) == 2 and len(before) == 2 < len(everything)
-        if t.state == "complete" and t.plan != VERIFY and not only_a_duel:
+        if t.state == "complete" and t.strategy != VERIFY and not only_a_duel:
             return True
     return False
 
 
 def _default_milliseconds(runs: Sequence[Timings], work: Work) -> float | None:
     counts = [~t.warm_up & (t.sizes(work) == 0) & (t.nanoseconds > 0) for t in runs]
-    times = [t.nanoseconds[c] / t.steps[c] for t, c in zip(runs, counts, strict=True)]
+    times = [t.nanoseconds[c] / t.repeats[c] for t, c in zip(runs, counts, strict=True)]
     together = np.concatenate([np.zeros(0), *times])
     return float(np.median(together)) / 1e6 if len(together) else None
 

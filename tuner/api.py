@@ -11,25 +11,23 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from tuner import notice
-from tuner.answers import Answer, Miss, Outcome
-from tuner.budget import GRACE_S, TIME_BUDGET_S, worth_going_on
+from tuner import log
+from tuner.budget import GRACE_S, TIME_BUDGET_S, can_resume
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
+from tuner.environment import environment_of
 from tuner.errors import LockError, OlderSchemaError
-from tuner.keys import CacheKey, make_cache_key
+from tuner.model_facts import model_signature
 from tuner.paths import database_file
-from tuner.store.counting import note_lookup
+from tuner.records import Answer, Miss, Outcome
 from tuner.store.lookup import find_answer
-from tuner.validators import stack_of
-from tuner.workload import model_signature
+from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from tuner.environment import Environment
     from tuner.pools import Pool
-    from tuner.store.counting import LookupKind
-    from tuner.validators import Stack
 
 
 def resolve_chunk_size(
@@ -105,7 +103,7 @@ def resolve_chunk_size(
             bench_nsteps=bench_nsteps,
         )
         file = database_file(database)
-        here = stack_of(pool)
+        here = environment_of(pool)
 
         def measure(miss: Miss) -> Outcome:
             from tuner.tuning import Work, measure_and_save
@@ -130,9 +128,9 @@ def resolve_chunk_size(
             wait_s=time_budget_s + GRACE_S if wait_s is None else wait_s,
         )
     except Exception as error:
-        notice.warn(f"using the native default, not tuned: {error or type(error).__name__}")
+        log.warn(f"using the native default, not tuned: {error or type(error).__name__}")
         return None
-    notice.inform(describe(outcome, key, file))
+    log.inform(describe(outcome, key, file))
     return outcome.answer.chunk_size
 
 
@@ -141,7 +139,7 @@ def answer_key(
     database: str | os.PathLike[str],
     measure: Callable[[Miss], Outcome],
     *,
-    here: Stack,
+    here: Environment,
     time_budget_s: float,
     wait_s: float,
     force: bool = False,
@@ -161,20 +159,6 @@ def answer_key(
     Raises:
         TunerError: whatever went wrong, with the next step.
     """
-    outcome = _outcome(key, database, measure, here, time_budget_s, wait_s, force)
-    note_lookup(database, key, _kind(outcome))
-    return outcome
-
-
-def _outcome(
-    key: CacheKey,
-    database: str | os.PathLike[str],
-    measure: Callable[[Miss], Outcome],
-    here: Stack,
-    time_budget_s: float,
-    wait_s: float,
-    force: bool,
-) -> Outcome:
     watch = _Watch(database, key, here)
     found = Miss("a new measurement was asked for", "forced") if force else watch.first_look()
     if isinstance(found, Answer):
@@ -182,7 +166,7 @@ def _outcome(
             return _go_on(found, watch, measure)
         return Outcome("hit", found)
 
-    from tuner.store.lock import measuring_turn  # not on the way of a hit
+    from tuner.lock import measuring_turn  # not on the way of a hit
 
     if force:
         with measuring_turn(wait_s, unless=lambda: False):
@@ -196,12 +180,12 @@ def _outcome(
 def is_open(answer: Answer, time_budget_s: float) -> bool:
     """Tell whether an answer is undecided, and steps are short enough to go on with it."""
     default_ms = answer.per_candidate_ms.get("None", 0.0)
-    return not answer.decided and worth_going_on(default_ms, time_budget_s)
+    return not answer.decided and can_resume(default_ms, time_budget_s)
 
 
 def _go_on(answer: Answer, watch: _Watch, measure: Callable[[Miss], Outcome]) -> Outcome:
     """Spend a little on an undecided verdict, if nobody is measuring; the answer will do if not."""
-    from tuner.store.lock import measuring_turn
+    from tuner.lock import measuring_turn
 
     try:
         with measuring_turn(0.0, unless=lambda: False):
@@ -213,16 +197,8 @@ def _go_on(answer: Answer, watch: _Watch, measure: Callable[[Miss], Outcome]) ->
         return Outcome("hit", answer)
     except Exception as error:
         reason = error or type(error).__name__
-        notice.warn(f"the stored answer stands, and was not taken further: {reason}")
+        log.warn(f"the stored answer stands, and was not taken further: {reason}")
         return Outcome("hit", answer)
-
-
-def _kind(outcome: Outcome) -> LookupKind:
-    if outcome.miss is None:
-        return "pinned" if outcome.answer.pinned_because is not None else "hit"
-    if outcome.miss.occasion == "resumed":
-        return "resumed"
-    return "near" if outcome.near else "miss"
 
 
 class _Watch:
@@ -232,7 +208,7 @@ class _Watch:
     disturb the one that measures.
     """
 
-    def __init__(self, database: str | os.PathLike[str], key: CacheKey, here: Stack) -> None:
+    def __init__(self, database: str | os.PathLike[str], key: CacheKey, here: Environment) -> None:
         self._database = database
         self._key = key
         self._here = here

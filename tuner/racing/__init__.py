@@ -1,0 +1,1 @@
+"""Timing configurations and judging the timings: everything pure but `race`, the only clock."""
