@@ -25,6 +25,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from benchmarks.hit import ROOT
 from tests.support.facts import a_key
@@ -85,7 +86,8 @@ def fill(database: Path, samples: int) -> None:
                 connection, insert_run(connection, key_row(connection, key), values), rows
             )
             if number % 2:
-                judge_key(connection, key, stub)
+                with patch("tuner.store.runs.judge_runs", stub):
+                    judge_key(connection, key)
 
 
 def plain_rows(database: Path) -> Iterator[tuple[Any, ...]]:
@@ -215,7 +217,8 @@ def plain_import(database: Path, rows: Iterable[dict[str, Any]]) -> None:
 
 def ours_in(database: Path, file: Path) -> None:
     """Import, without the time that verdicts take."""
-    done, (found,) = import_files(database, [file], stub)
+    with patch("tuner.store.runs.judge_runs", stub):
+        done, (found,) = import_files(database, [file])
     if not done or found.rejected or found.error:
         raise SystemExit(f"{file} was not imported: {found}")
 

@@ -17,6 +17,7 @@ import tempfile
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from unittest.mock import patch
 
 from benchmarks.hit import ROOT, fill, hit, in_turn, keep_bytecode, ratio, raw, the_key
 from tuner import store_cache
@@ -86,7 +87,8 @@ def storing(folder: Path, rounds: int) -> dict[str, str]:
         nonlocal number
         number += 1
         # A key's first run: with more of them the verdict is made from all, which is not storing.
-        save_run(ours, the_key(num_envs=1024 + number), a_run(number), lambda *_, **__: verdict)
+        with patch("tuner.store.runs.judge_runs", lambda *_, **__: verdict):
+            save_run(ours, the_key(num_envs=1024 + number), a_run(number))
 
     store_cache(plain, the_key(), {"chunk_size": 4})  # its model and its device
 

@@ -477,10 +477,11 @@ def test_a_keys_verdicts_are_made_once_an_import(
         judged.append([run.uid for run in runs])
         return judge_runs(runs, num_envs=num_envs, nthread=nthread)
 
-    _, found = import_files(database, [file, two, file], judge)
+    monkeypatch.setattr("tuner.store.runs.judge_runs", judge)
+    _, found = import_files(database, [file, two, file])
     assert [(f.new_runs, f.known_runs, f.keys) for f in found] == [(6, 0, 2), (6, 0, 2), (0, 6, 0)]
     assert [len(uids) for uids in judged] == [6, 6]
-    import_files(database, [file, two], judge)
+    import_files(database, [file, two])
     assert len(judged) == 2
 
 
@@ -646,7 +647,9 @@ def test_a_run_that_no_verdict_can_be_made_of_is_rejected_alone(
             raise ZeroDivisionError("these cannot be judged")
         return judge_runs(runs, num_envs=num_envs, nthread=nthread)
 
-    _, (found,) = import_files(database, [exported(there, "jsonl")], judge)
+    file = exported(there, "jsonl")
+    monkeypatch.setattr("tuner.store.runs.judge_runs", judge)
+    _, (found,) = import_files(database, [file])
     assert (found.new_runs, found.rejected) == (4, 2)
     assert all("these cannot be judged" in reason for _, reason in found.rejections)
     assert {row["run_uid"] for row in export(database)} == {"run 0", "run 2", "other 0", "other 1"}

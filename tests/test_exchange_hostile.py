@@ -35,7 +35,6 @@ from tuner.exchange.readers import Problem, Rows, read_csv, read_json_lines
 from tuner.exchange.rows import COLUMNS, FACTS, RowError, arrival_of, sample_of
 from tuner.exchange.spool import Spool
 from tuner.exchange.writers import CsvWriter, JsonLinesWriter
-from tuner.racing.meta_analysis import judge_runs
 from tuner.records import Candidate, Run, Verdict
 from tuner.store import importing
 from tuner.store.exporting import RUN_COLUMNS, SAMPLE_COLUMNS, Snapshot
@@ -189,7 +188,7 @@ def test_what_the_parser_lets_through_the_schema_takes(
         return
     file = tmp_path_factory.mktemp("taken") / "tuning.db"
     upgrade(file)
-    ((fate,),) = take_in(file, [[arrival]], judge_runs)
+    ((fate,),) = take_in(file, [[arrival]])
     assert fate.kind == "new", fate
     (row,) = export(file, what="runs")
     for name, column in RUN_COLUMNS.items():
@@ -865,12 +864,13 @@ def test_what_is_too_much_for_a_verdict_is_told_before_one_is_made(
     file.write_bytes(
         lines([row | {"run_uid": f"{n}", "chunk_size": n % count + 1} for n in range(count)])
     )
-    _, (found,) = intake.import_files(database, [file], judge)
+    monkeypatch.setattr("tuner.store.runs.judge_runs", judge)
+    _, (found,) = intake.import_files(database, [file])
     assert (found.new_runs, found.rejected) == (MOST_CANDIDATES, 50)
     assert "candidates" in found.rejections[0][1]
     monkeypatch.setattr(importing, "MOST_WORK", MOST_CANDIDATES**2 * (MOST_CANDIDATES + 7))
     file.write_bytes(lines([row | {"run_uid": f"more {n}", "chunk_size": 1} for n in range(9)]))
-    _, (found,) = intake.import_files(database, [file], judge)
+    _, (found,) = intake.import_files(database, [file])
     assert (found.new_runs, found.rejected) == (7, 2)
     assert "runs" in found.rejections[0][1]
     assert judged == [MOST_CANDIDATES, MOST_CANDIDATES + 7]

@@ -25,7 +25,7 @@ from tuner.environment import Environment, environment_of
 from tuner.errors import ArgumentError, DatabaseError
 from tuner.formatting import counted
 from tuner.pools import Pool
-from tuner.racing.meta_analysis import VERIFY, judge_runs
+from tuner.racing.meta_analysis import VERIFY
 from tuner.racing.race import Progress, race_chunk_sizes
 from tuner.records import (
     LARGEST_INTEGER,

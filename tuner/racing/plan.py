@@ -4,8 +4,8 @@ Pure: no clock, no pool, no state of its own. The same samples and seed give the
 
 A race has two kinds of blocks. An exploring block times the candidates from which most can
 still be hoped for, beside the leader, in random order. A duel block times the leader and the
-native default in turn; only duels prove anything (see `tuner.racing.comparison`). Exploring ends when
-it can be expected to gain too little; a duel ends when it has proven the leader faster, or
+native default in turn; only duels prove anything (see `tuner.racing.comparison`). Exploring ends
+when it can be expected to gain too little; a duel ends when it has proven the leader faster, or
 when too little is left to hope for.
 """
 

@@ -1,8 +1,8 @@
 """Times candidates on one pool, side by side, and says which is fastest.
 
 The only things it does are calling `pool.step` and reading the clock it is given: what to time
-next is planned by `tuner.racing.plan`, what the timings mean is judged by `tuner.racing.verdict`. It reads
-no database, prints nothing, and never lets the pool see the caller's own state array.
+next is planned by `tuner.racing.plan`, what the timings mean is judged by `tuner.racing.verdict`.
+It reads no database, prints nothing, and never lets the pool see the caller's own state array.
 """
 
 from __future__ import annotations

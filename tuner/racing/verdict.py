@@ -2,7 +2,8 @@
 
 `judge` needs nothing but the samples (and how much work they timed), so a verdict can be made
 again later from what the database holds, and comes out the same in every process. It leaves
-the native default only for a candidate that a duel has proven faster (see `tuner.racing.comparison`).
+the native default only for a candidate that a duel has proven faster (see
+`tuner.racing.comparison`).
 """
 
 from __future__ import annotations
