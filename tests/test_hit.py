@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from tests.support.facts import SleepingPool, a_key
-from tests.test_resolve import its_key
+from tests.support.asking import its_key
 from tuner import device, race_chunk_sizes, store_cache
 from tuner.environment import Environment
 from tuner.errors import DatabaseError

@@ -48,17 +48,17 @@ class CacheKey(str):
     It is a `str` in every respect; the facts let `store_cache` fill the typed columns.
     """
 
-    __slots__ = ("facts",)
-    facts: Workload
+    __slots__ = ("workload",)
+    workload: Workload
 
-    def __new__(cls, digest: str, facts: Workload) -> CacheKey:
+    def __new__(cls, digest: str, workload: Workload) -> CacheKey:
         """Join a digest and the facts it was made from."""
         key = super().__new__(cls, digest)
-        key.facts = facts
+        key.workload = workload
         return key
 
     def __getnewargs__(self) -> tuple[str, Workload]:  # type: ignore[override]
-        return str(self), self.facts
+        return str(self), self.workload
 
 
 def canonical_json(facts: Any) -> str:
