@@ -326,3 +326,12 @@ resolve(SleepingPool(NUM_ENVS, NTHREAD), Path({str(database)!r}))
     assert child.stdout == ""
     assert child.stderr.startswith("tuner: measured: ")
     assert child.stderr.count("\n") == 2
+
+
+def test_migrations_do_not_speak_in_a_jobs_log(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = ClockworkPool(NUM_ENVS, NTHREAD)
+    with caplog.at_level(logging.INFO):
+        resolve(pool, database, clock=pool.clock)
+    assert {record.name for record in caplog.records} == {"tuner"}
