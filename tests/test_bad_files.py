@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.asking import NTHREAD, NUM_ENVS, NoLogging, its_key, resolve
 from tests.support.facts import SleepingPool, a_key
 from tests.test_cli import tuner
-from tests.support.asking import NTHREAD, NUM_ENVS, NoLogging, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store.lookup import find_answer
