@@ -21,27 +21,6 @@ NSTEP = 5
 BLOCKS = 10
 
 
-def materialise(
-    pool: RolloutPool, model: mujoco.MjModel, state: np.ndarray, control: np.ndarray
-) -> int | None:
-    """Ask, once, how many environments a work item should hold."""
-    return tuner.resolve_chunk_size(
-        pool=pool,
-        state=state,
-        control=control,
-        model=model,
-        n_variants=1,
-        num_envs=pool.nbatch,
-        nthread=pool.nthread,
-        dtype=np.float64,
-        post_step_forward_sensor=False,
-        bench_nsteps=NSTEP,
-        manual_chunk_size=None,
-        adaptive=True,
-        model_file=str(MODEL),
-    )
-
-
 def rate(
     pool: RolloutPool, state: np.ndarray, control: np.ndarray, chunk_size: int | None, steps: int
 ) -> float:
@@ -72,7 +51,9 @@ def main() -> None:
         control = rng.uniform(-1, 1, (options.num_envs, NSTEP, model.nu))
         for _ in range(20):  # let the robots fall: a step in the air costs less than one on feet
             state = pool.step(state, nstep=NSTEP, control=control)
-        chosen = materialise(pool, model, state, control)
+        chosen = tuner.tune_pool(
+            pool, state, model=model, nstep=NSTEP, control=control, model_file=str(MODEL)
+        )
 
         # Turn and turn about, so that a machine that changes its speed changes both.
         rates: dict[int | None, list[float]] = {None: [], chosen: []}

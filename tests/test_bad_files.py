@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.asking import NTHREAD, NUM_ENVS, NoLogging, its_key, resolve
 from tests.support.facts import SleepingPool, a_key
 from tests.test_cli import tuner
-from tests.test_resolve import NTHREAD, NUM_ENVS, _no_logging, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store.lookup import find_answer
@@ -106,7 +106,7 @@ def test_a_job_gets_the_default_and_one_line_and_the_file_stays(
     spoil(database)
     content = database.read_bytes()
     pool = SleepingPool(NUM_ENVS, NTHREAD)
-    with _no_logging():
+    with NoLogging():
         answer = resolve(pool, database)
     line = capfd.readouterr().err
     assert answer is None
@@ -268,7 +268,7 @@ def test_a_row_that_cannot_be_is_not_an_answer(
     connection.commit()
     connection.close()
     pool = SleepingPool(NUM_ENVS, NTHREAD)
-    with _no_logging():
+    with NoLogging():
         answer = resolve(pool, database)
     assert answer is None or 1 <= answer <= NUM_ENVS
     assert len(pool.chunks) > 4

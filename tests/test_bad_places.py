@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.asking import NTHREAD, NUM_ENVS, its_key, resolve
 from tests.support.facts import SleepingPool
 from tests.support.jobs import ROOT, finish, start_job
-from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.lock import measuring_lock_path
 
@@ -28,7 +28,7 @@ WITHOUT_PRIVILEGE = (
 JOB = """
 import sys
 from pathlib import Path
-from tests.test_resolve import *
+from tests.support.asking import *
 pool = SleepingPool(NUM_ENVS, NTHREAD)
 print(resolve(pool, Path(sys.argv[1])), len(pool.chunks))
 """

@@ -4,23 +4,26 @@ from __future__ import annotations
 
 import math
 import sqlite3
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
+import mujoco  # noqa: F401 - its version is a part of the environment
 import numpy as np
 import pytest
 
+from tests.support.asking import NTHREAD, NUM_ENVS, its_key, resolve
 from tests.support.facts import MODEL, ClockworkPool, SleepingPool, a_key
-from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
-from tuner import device_fingerprint, load_cache, store_cache, tuning
-from tuner.environment import PROTOCOL
-from tuner.explain import explain
+from tuner import device_fingerprint, load_cache, store_cache
+from tuner.api import explain
+from tuner.environment import PROTOCOL, environment_of
 from tuner.lock import measuring_turn
-from tuner.records import Answer, Miss
+from tuner.racing import race
+from tuner.records import Answer
 from tuner.store.lookup import find_answer
 from tuner.store.maintenance import check
 from tuner.store.queries import read_key
+from tuner.tuning import Request, StepInputs, answer_key
 
 FAST = 10
 """The chunk size that the pools here step fastest with."""
@@ -169,9 +172,9 @@ def test_an_error_of_no_kind_we_know_leaves_the_stored_answer(
     def fail(*_: object, **__: object) -> None:
         raise ArithmeticError("singular matrix")
 
-    monkeypatch.setattr(tuning, "race_chunk_sizes", fail)
+    monkeypatch.setattr(race, "race_chunk_sizes", fail)
     assert ask(NoisyPool(), database) == 5
-    assert "the stored answer stands, and was not taken further: singular matrix" in caplog.text
+    assert "cannot measure further, using the stored answer: singular matrix" in caplog.text
 
 
 def test_a_database_that_cannot_be_written_still_answers_what_is_undecided(
@@ -234,13 +237,16 @@ def test_an_interrupted_check_of_a_choice_is_not_kept(database: Path) -> None:
     before = verdict_of(database)
     pool = NoisyPool(stopped_after=0.1, seed=1)
     with pytest.raises(KeyboardInterrupt):
-        tuning.measure_and_save(
-            its_key(),
-            database,
-            tuning.Work(pool, np.zeros((NUM_ENVS, 3)), None, "a test's"),
-            miss=Miss("a check was asked for", "verify"),
-            time_budget_s=2.0,
-            clock=pool.clock,
+        answer_key(
+            Request(
+                its_key(),
+                database,
+                environment_of(pool),
+                lambda: nullcontext(StepInputs(pool, np.zeros((NUM_ENVS, 3)), None, "a test's")),
+                trigger="verify",
+                time_budget_s=2.0,
+                clock=pool.clock,
+            )
         )
     assert verdict_of(database) == before
     assert len(runs_of(database)) == 1

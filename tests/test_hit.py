@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from tests.support.asking import its_key
 from tests.support.facts import SleepingPool, a_key
-from tests.test_resolve import its_key
 from tuner import device, race_chunk_sizes, store_cache
 from tuner.environment import Environment
 from tuner.errors import DatabaseError
@@ -38,7 +38,8 @@ HIT_ROOMS = {
     "tuner.paths",
     "tuner.api",
     "tuner.store",
-    "tuner.store.counting",
+    "tuner.formatting",
+    "tuner.tuning",
     "tuner.store.sqlite",
     "tuner.store.lookup",
     "tuner.environment",

@@ -51,7 +51,7 @@ def test_the_columns_are_the_facts_that_a_key_has() -> None:
     assert set(DEVICE_FIELDS) == {"system", "machine", *Processors._fields}
     signature = model_signature(a_model(), 1)
     assert set(MODEL_FIELDS) == {*signature, *signature.settings}
-    assert set(RUN_PARAMETERS) == set(a_key().facts._fields) - {"model", "device"}
+    assert set(RUN_PARAMETERS) == set(a_key().workload._fields) - {"model", "device"}
 
 
 @pytest.mark.parametrize("name", [name for name in MODEL_FIELDS if name != "n_variants"])

@@ -63,9 +63,9 @@ def test_a_key_is_the_same_in_another_process(variable: tuple[str, str]) -> None
 def test_a_key_is_a_text_that_remembers_its_facts() -> None:
     key = a_key()
     assert isinstance(key, str)
-    assert key.facts.num_envs == 1024
+    assert key.workload.num_envs == 1024
     again = pickle.loads(pickle.dumps(key))
-    assert (again, again.facts) == (key, key.facts)
+    assert (again, again.workload) == (key, key.workload)
 
 
 @pytest.mark.parametrize("fact", [float("nan"), float("inf"), object(), {1, 2}])

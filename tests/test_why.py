@@ -14,11 +14,11 @@ from tests.support.facts import DEVICE, MODEL, MODEL_SIGNATURE, SleepingPool, a_
 from tests.support.stored import ALIKE, FASTER, HERE, Shell, a_run, contents, rows_of, store
 from tests.test_cli import QUADRUPED
 from tuner import load_cache
+from tuner.api import WILL_HAPPEN, Explanation, explain, explain_key
 from tuner.cli.work import Asked, asked
 from tuner.device import device_fingerprint
 from tuner.environment import Environment
 from tuner.errors import DatabaseError, OlderSchemaError
-from tuner.explain import WILL_HAPPEN, Explanation, explain, explain_key
 from tuner.records import Run
 from tuner.store import maintenance as upkeep
 from tuner.store.migrate import upgrade
@@ -39,7 +39,7 @@ def what() -> Asked:
 
 def changed(key: CacheKey, **changes: Any) -> CacheKey:
     """Make the key of facts that differ in some: a None takes one out."""
-    facts = key.facts
+    facts = key.workload
     device, model = dict(facts.device), dict(facts.model)
     for name, value in changes.items():
         if name in facts._fields:
@@ -54,7 +54,7 @@ def changed(key: CacheKey, **changes: Any) -> CacheKey:
 
 def decided(database: Path, key: str, what: Asked, number: int = 1, **changes: Any) -> None:
     """Store a run that decides for 4."""
-    run = a_run(number, FASTER, **{"pairs": 24, "stack": what.here} | changes)
+    run = a_run(number, FASTER, **{"pairs": 24, "environment": what.here} | changes)
     verdict = store(database, key, run)
     assert verdict is not None
     assert (verdict.chunk_size, verdict.decided) == (4, True)
@@ -218,7 +218,7 @@ def test_a_near_relative_says_field_by_field_how_it_differs(
 ) -> None:
     mine = changed(what.key, **here)
     theirs = changed(mine, **there) if "rack" not in there else key_of(
-        mine.facts._replace(device=mine.facts.device | there)
+        mine.workload._replace(device=mine.workload.device | there)
     )  # fmt: skip
     monkeypatch.setattr(sys.modules["tuner.cli.why"], "asked", lambda **_: what._replace(key=mine))
     decided(database, theirs, what)

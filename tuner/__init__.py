@@ -10,11 +10,10 @@ __version__ = "0.1.0"
 
 TYPE_CHECKING = False  # typing's own takes longer to import than everything else here
 if TYPE_CHECKING:
-    from tuner.api import resolve_chunk_size
+    from tuner.api import explain, resolve_chunk_size, tune_pool
     from tuner.cache import load_cache, store_cache
     from tuner.candidates import filter_candidates, make_candidates
     from tuner.device import device_fingerprint
-    from tuner.explain import explain
     from tuner.lock import file_lock
     from tuner.model_facts import model_signature
     from tuner.paths import cache_path
@@ -27,7 +26,7 @@ _HOMES = {
     "benchmark_chunk_sizes": "tuner.racing.bench",
     "cache_path": "tuner.paths",
     "device_fingerprint": "tuner.device",
-    "explain": "tuner.explain",
+    "explain": "tuner.api",
     "file_lock": "tuner.lock",
     "filter_candidates": "tuner.candidates",
     "load_cache": "tuner.cache",
@@ -38,6 +37,7 @@ _HOMES = {
     "resolve_chunk_size": "tuner.api",
     "select_chunk_size": "tuner.racing.verdict",
     "store_cache": "tuner.cache",
+    "tune_pool": "tuner.api",
 }
 
 __all__ = [
@@ -56,6 +56,7 @@ __all__ = [
     "resolve_chunk_size",
     "select_chunk_size",
     "store_cache",
+    "tune_pool",
 ]
 
 

@@ -96,7 +96,7 @@ def _chunk_size(value: Mapping[str, Any], key: str) -> int | None:
     if value["chunk_size"] is None:
         return None
     if isinstance(key, CacheKey):
-        return checked_chunk_size(value["chunk_size"], key.facts.num_envs)
+        return checked_chunk_size(value["chunk_size"], key.workload.num_envs)
     return whole_number(value["chunk_size"], "chunk_size", most=LARGEST_INTEGER)
 
 

@@ -17,6 +17,11 @@ def inform(message: str) -> None:
     _say("INFO", message)
 
 
+def debug(message: str) -> None:
+    """Say details; only where the host's logging is set up for them."""
+    _say("DEBUG", message)
+
+
 def warn(message: str) -> None:
     """Say what went wrong, and what to do next."""
     _say("WARNING", message)
@@ -29,5 +34,5 @@ def _say(level: str, message: str) -> None:
         logger = logging.getLogger(LOGGER) if logging else None
         if logging is not None and logger is not None and logger.hasHandlers():
             logger.log(getattr(logging, level), "%s", line)
-        elif sys.stderr is not None:  # print would take None for stdout
+        elif sys.stderr is not None and level != "DEBUG":  # print would take None for stdout
             print(f"tuner: {line}", file=sys.stderr, flush=True)

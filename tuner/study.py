@@ -18,7 +18,7 @@ from statistics import median
 from typing import Any
 
 from tuner.formatting import counted, printable, relative
-from tuner.racing.comparison import Work, usable_samples
+from tuner.racing.comparison import PoolShape, usable_samples
 from tuner.racing.meta_analysis import MEASURED, in_order, judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Run, Verdict
 from tuner.store.queries import read_evidence
@@ -55,7 +55,7 @@ class Study:
     key: str
     overview: dict[str, Any]
     """Its line of `tuning_overview`."""
-    work: Work
+    work: PoolShape
     verdict: Verdict
     points: tuple[Point, ...]
     steps: tuple[Step, ...]
@@ -155,7 +155,7 @@ def read_study(database: Path, key: str) -> Study:
         SchemaError, DatabaseError: if the database cannot be read.
     """
     overview, runs = read_evidence(database, key)
-    work = Work(overview["num_envs"], overview["nthread"])
+    work = PoolShape(overview["num_envs"], overview["nthread"])
     size: dict[str, int | None] = {"num_envs": work.num_envs, "nthread": work.nthread}
     verdict = judge_runs(runs, **size)
     measured = [run for run in runs if run.state in MEASURED]
@@ -191,7 +191,7 @@ def _followed(verdict: Verdict, choice: Candidate | None) -> Candidate | None:
     return min(others, key=lambda e: e.relative).candidate if others else None
 
 
-def _points(runs: Sequence[Run], work: Work) -> Iterator[Point]:
+def _points(runs: Sequence[Run], work: PoolShape) -> Iterator[Point]:
     """Set each sample that counts against its run's default; a run without one has no scale."""
     failed = {candidate for run in runs for candidate in run.failed}
     for run in runs:

@@ -1,7 +1,7 @@
-"""The cold path, once it is this process's turn: time, decide, save.
+"""Answers a key: look up, wait for the machine's turn, race, save, one `Outcome`.
 
-Raises what goes wrong; `resolve` turns that into the native default, the command line into a
-line and an exit code.
+The look-up imports little; what times and stores is imported by `_measure_and_save`. Errors are
+raised: `api` turns them into the native default, the command line into a line and an exit code.
 """
 
 from __future__ import annotations
@@ -10,26 +10,22 @@ import math
 import os
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal
-
-import numpy as np
+from typing import TYPE_CHECKING, Any, Literal
 
 from tuner import log
-from tuner.budget import RESUME_SHARE, can_resume
+from tuner.budget import GRACE_S, RESUME_SHARE, TIME_BUDGET_S, can_resume
 from tuner.candidates import filter_candidates, make_candidates
-from tuner.device import run_metadata
 from tuner.environment import Environment, environment_of
-from tuner.errors import ArgumentError, DatabaseError
+from tuner.errors import ArgumentError, DatabaseError, LockError, OlderSchemaError
 from tuner.formatting import counted
-from tuner.pools import Pool
-from tuner.racing.meta_analysis import VERIFY
-from tuner.racing.race import Progress, race_chunk_sizes
 from tuner.records import (
     LARGEST_INTEGER,
     NATIVE_DEFAULT,
+    Answer,
     Miss,
     Outcome,
     Race,
@@ -38,22 +34,22 @@ from tuner.records import (
     Trigger,
     Verdict,
 )
-from tuner.store.database import check_writable
 from tuner.store.lookup import find_answer
-from tuner.store.migrate import upgrade
-from tuner.store.queries import nearest, read_snapshot
-from tuner.store.runs import policies_of, read_runs, save_run, valid_runs
-from tuner.workload import CacheKey
 
-PLAN = "race"
+if TYPE_CHECKING:
+    from tuner.pools import Pool
+    from tuner.racing.race import Progress
+    from tuner.workload import CacheKey
+
+STRATEGY = "race"
 
 INTERRUPTED = "interrupted"
 """The message of a run that somebody stopped with Ctrl-C."""
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """The work to be timed: a pool, and what one step of it is given."""
+class StepInputs:
+    """What a race times: a pool, and the arguments of one step of it."""
 
     pool: Pool
     state: Any
@@ -61,75 +57,154 @@ class Work:
     control: Any
     """(num_envs, nstep, nu) float64, or None."""
     description: str
-    """Which work this is, in words, for the run's row."""
-
-    @classmethod
-    def of_caller(cls, pool: Pool, state: Any, control: Any, model: Any, nstep: int) -> Work:
-        """Time the caller's own state, with its controls or zeros in their place.
-
-        Zeros and not None: copying controls into the workers is a part of every real step.
-        """
-        if control is not None:
-            return cls(pool, state, control, "the caller's state and controls")
-        zeros = np.zeros((len(state), nstep, int(model.nu)))
-        return cls(pool, state, zeros, "the caller's state, zero controls")
+    """What the state and control are, for the run's row."""
+    progress: Callable[[Progress], None] | None = None
+    """Called once per block of the race."""
 
 
-def measure_and_save(
-    key: CacheKey,
-    database: str | os.PathLike[str],
-    work: Work,
-    *,
-    miss: Miss,
-    time_budget_s: float,
-    seed: int | None = None,
-    clock: Callable[[], float] = time.perf_counter,
-    model_file: str | None = None,
-    progress: Callable[[Progress], None] | None = None,
-) -> Outcome:
-    """Time a key's candidates, store the run, and say what all runs of the key mean now.
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One question for a key's answer, and how it may be measured."""
 
-    An undecided verdict is taken up where it stopped; a near relative's winner is looked at
-    first, and a row from before a field was known is confirmed by a short duel. What was timed
-    when somebody interrupts it is kept, if it is worth going on with.
+    key: CacheKey
+    database: Path
+    environment: Environment
+    """The software that asks."""
+    prepare: Callable[[], AbstractContextManager[StepInputs]]
+    """Makes what a race times; called only when this process measures."""
+    trigger: Literal["forced", "verify"] | None = None
+    """Measure even if there is an answer: "forced" all candidates, "verify" only the choice."""
+    time_budget_s: float = TIME_BUDGET_S
+    """Seconds of the pool's time that a measurement may take."""
+    wait_s: float | None = None
+    """Seconds to wait for another process's measurement; by default time_budget_s and 5 more."""
+    seed: int | None = None
+    """Of the order of the timings; None draws one."""
+    clock: Callable[[], float] = time.perf_counter
+    model_file: str | None = None
+    """Stored with the run, for people to read."""
 
-    The caller holds the machine's turn to measure.
 
-    Args:
-        key: The key, with its facts.
-        database: The file; made or upgraded before anything is timed, so that a measurement
-            that could not be kept is not made.
-        work: The work to be timed.
-        miss: Why it has to be measured.
-        time_budget_s: Seconds of the pool's time; a share of it where an undecided verdict is
-            taken up, or what an interrupted run had left.
-        seed: What the order of the timings is drawn from; None draws it afresh.
-        clock: Seconds, monotonic.
-        model_file: The model's file, for people to read.
-        progress: Told about the race once per block.
+def answer_key(request: Request) -> Outcome:
+    """Answer a key from the database; measure where the database has no answer.
+
+    Only one process of a machine measures at a time; the others wait for its answer.
 
     Raises:
-        TunerError: whatever went wrong, with the next step. If it is the pool, the run is
-            stored as failed.
+        TunerError: with the next step.
     """
-    file = Path(database)
+    watch = _Watch(request)
+    wait_s = request.time_budget_s + GRACE_S if request.wait_s is None else request.wait_s
+    if request.trigger:
+        from tuner.lock import measuring_turn  # a hit needs no lock
+
+        with measuring_turn(wait_s, unless=lambda: False):
+            what = "a check" if request.trigger == "verify" else "a new measurement"
+            return _measure(request, Miss(f"{what} was asked for", request.trigger))
+    found = watch.first_look()
+    if isinstance(found, Answer):
+        if is_open(found, request.time_budget_s):
+            return _resume(request, found, watch)
+        return Outcome("hit", found)
+
+    from tuner.lock import measuring_turn
+
+    with measuring_turn(wait_s, unless=watch.answered):
+        found = watch.look()  # another process may have stored it in the meantime
+        return Outcome("hit", found) if isinstance(found, Answer) else _measure(request, found)
+
+
+def is_open(answer: Answer, time_budget_s: float) -> bool:
+    """Tell whether an answer is undecided, and steps are short enough to measure further."""
+    default_ms = answer.per_candidate_ms.get("None", 0.0)
+    return not answer.decided and can_resume(default_ms, time_budget_s)
+
+
+def _resume(request: Request, answer: Answer, watch: _Watch) -> Outcome:
+    """Measure an undecided verdict further, unless another process is measuring."""
+    from tuner.lock import measuring_turn
+
+    try:
+        with measuring_turn(0.0, unless=lambda: False):
+            found = watch.look()  # the last process to measure may have decided this key
+            if isinstance(found, Answer) and found.decided:
+                return Outcome("hit", found)
+            reason = f"its verdict is undecided ({answer.reason})"
+            return _measure(request, Miss(reason, "resumed"))
+    except LockError:
+        return Outcome("hit", answer)
+    except Exception as error:
+        log.warn(
+            f"cannot measure further, using the stored answer: {error or type(error).__name__}"
+        )
+        return Outcome("hit", answer)
+
+
+class _Watch:
+    """Looks for a key's answer; while waiting, only when the file has changed.
+
+    A look opens a connection, and dozens of waiting processes would disturb the measurement.
+    """
+
+    def __init__(self, request: Request) -> None:
+        self._request = request
+        self._seen: object = None
+
+    def look(self) -> Answer | Miss:
+        """Look in the database."""
+        request = self._request
+        key = request.key
+        return find_answer(request.database, key, key.workload.num_envs, request.environment)
+
+    def first_look(self) -> Answer | Miss:
+        """Look in the database, after upgrading an older schema."""
+        try:
+            return self.look()
+        except OlderSchemaError:
+            from tuner.store.migrate import upgrade
+
+            upgrade(self._request.database)
+            return self.look()
+
+    def answered(self) -> bool:
+        """Tell whether there is an answer by now."""
+        try:
+            stat = os.stat(self._request.database)
+        except OSError:
+            return False
+        now = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
+        if now == self._seen:
+            return False
+        self._seen = now
+        return isinstance(self.look(), Answer)
+
+
+def _measure(request: Request, miss: Miss) -> Outcome:
+    with request.prepare() as inputs:
+        return _measure_and_save(request, inputs, miss)
+
+
+def _measure_and_save(request: Request, inputs: StepInputs, miss: Miss) -> Outcome:
+    """Race a key's candidates, store the run, and return the key's new answer.
+
+    The file is made or upgraded before anything is timed. If the pool raises, the run is stored
+    as failed. An interrupted race is stored if a later process could resume it.
+    """
+    from tuner.device import run_metadata
+    from tuner.racing.meta_analysis import VERIFY
+    from tuner.racing.race import race_chunk_sizes
+    from tuner.store.database import check_writable
+    from tuner.store.migrate import upgrade
+    from tuner.store.runs import save_run
+
+    key, file, workload = request.key, request.database, request.key.workload
     upgrade(file)
     check_writable(file)
-    facts = key.facts
-    time_budget_s = float(time_budget_s)
-    if seed is not None and not 0 <= seed <= LARGEST_INTEGER:
-        raise ArgumentError(f"seed must be a whole number from 0 to {LARGEST_INTEGER}, got {seed}")
-    if len(work.state) != facts.num_envs:
-        raise ArgumentError(
-            f"state has {counted(len(work.state), 'row')} and num_envs is {facts.num_envs}: "
-            "give one row per environment"
-        )
-    _check_finite("state", work.state)
-    _check_finite("control", work.control)
-    seed = int.from_bytes(os.urandom(6)) if seed is None else int(seed)
-    here = environment_of(work.pool)
+    seed, time_budget_s = _checked(request, inputs)
+    here = environment_of(inputs.pool)
     history = _history(file, key, here, miss)
     budget_s = history.budget_of(time_budget_s)
+    verifying = history.trigger == "verify"
     around = run_metadata()
     started = datetime.now(UTC)
 
@@ -137,14 +212,14 @@ def measure_and_save(
         return Run(
             started=started,
             finished=datetime.now(UTC),
-            strategy=VERIFY if history.trigger == "verify" else PLAN,
-            work=work.description,
+            strategy=VERIFY if verifying else STRATEGY,
+            work=inputs.description,
             environment=here,
             trigger=history.trigger,
             warm_start_key=history.near.key if history.near else None,
             seed=seed,
             time_budget_seconds=budget_s if math.isfinite(budget_s) else None,
-            model_file=None if model_file is None else os.fspath(model_file),
+            model_file=None if request.model_file is None else os.fspath(request.model_file),
             metadata=around,
             **outcome,
         )
@@ -153,7 +228,7 @@ def measure_and_save(
         return run(
             state=_state(race.verdict),
             samples=race.samples,
-            # A run that only went on from others has no choice of its own.
+            # A resumed run has no choice of its own.
             choice=None if history.trigger == "resumed" else race.verdict.candidate,
             pool_seconds=race.pool_seconds,
             message=message,
@@ -161,31 +236,32 @@ def measure_and_save(
         )
 
     def keep(race: Race) -> None:
-        if history.trigger == "verify":
-            fate = "not kept: a check by halves is none"
+        if verifying:
+            fate = "not stored: an incomplete check proves nothing"
         elif _is_worth_keeping(race, time_budget_s):
             save_run(file, key, timed(race, INTERRUPTED))
-            fate = "kept, whoever asks next goes on from there"
+            fate = "stored, the next job resumes the measurement"
         else:
-            fate = "not kept: too few, or of too long steps, for anybody to go on from"
+            fate = "not stored: too few, or of too long steps, to resume from"
         log.inform(f"interrupted: {counted(len(race.samples), 'timing')} {fate}")
 
-    chunks = filter_candidates(make_candidates(facts.num_envs, facts.nthread), facts.num_envs)
-    if history.trigger == "verify":
+    sizes = make_candidates(workload.num_envs, workload.nthread)
+    chunks = filter_candidates(sizes, workload.num_envs)
+    if verifying:
         chunks = _choice_of(file, key, here)
     try:
         race = race_chunk_sizes(
-            work.pool,
-            work.state,
-            facts.bench_nsteps,
+            inputs.pool,
+            inputs.state,
+            workload.bench_nsteps,
             chunks,
-            control=work.control,
-            post_step_forward_sensor=facts.post_step_forward_sensor,
+            control=inputs.control,
+            post_step_forward_sensor=workload.post_step_forward_sensor,
             time_budget_s=budget_s,
-            clock=clock,
+            clock=request.clock,
             seed=seed,
-            nthread=facts.nthread,
-            progress=progress,
+            nthread=workload.nthread,
+            progress=inputs.progress,
             stopped=keep,
             **history.shortcuts(key, chunks),
         )
@@ -193,13 +269,34 @@ def measure_and_save(
         save_run(file, key, run(state="failed", message=str(error)))
         raise
     verdict = save_run(file, key, timed(race, _failures(race)))
-    answer = find_answer(file, key, facts.num_envs, here)
+    answer = find_answer(file, key, workload.num_envs, here)
     if isinstance(answer, Miss):
         raise DatabaseError(
-            f"the verdict that was just stored in {file} is no answer: {answer.reason}; "
-            "`tuner db check` looks closer"
+            f"the verdict just stored in {file} cannot be read back: {answer.reason}; "
+            "run `tuner db check`"
         )
     return Outcome("measured", answer, miss, race, verdict, history.near)
+
+
+def _checked(request: Request, inputs: StepInputs) -> tuple[int, float]:
+    """Check what is timed and return the seed and the time budget.
+
+    Raises:
+        ArgumentError: a value cannot be timed or stored.
+    """
+    num_envs, seed = request.key.workload.num_envs, request.seed
+    if seed is not None and not 0 <= seed <= LARGEST_INTEGER:
+        raise ArgumentError(f"seed must be a whole number from 0 to {LARGEST_INTEGER}, got {seed}")
+    if len(inputs.state) != num_envs:
+        raise ArgumentError(
+            f"state has {counted(len(inputs.state), 'row')} and num_envs is {num_envs}: "
+            "give one row per environment"
+        )
+    _check_finite("state", inputs.state)
+    _check_finite("control", inputs.control)
+    return int.from_bytes(os.urandom(6)) if seed is None else int(seed), float(
+        request.time_budget_s
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,10 +321,10 @@ class _History:
         return (last.time_budget_seconds or 0.0) - (last.pool_seconds or 0.0)
 
     def shortcuts(self, key: CacheKey, chunks: Sequence[int]) -> dict[str, Any]:
-        """Say what of it a race can use: earlier runs, or the candidate that probably wins."""
+        """Arguments of the race: earlier runs, or the candidate that probably wins."""
         if self.near is None:
             return {"earlier": self.earlier}
-        scaled = self.near.scaled_to(key.facts.num_envs, key.facts.nthread)
+        scaled = self.near.scaled_to(key.workload.num_envs, key.workload.nthread)
         if scaled is None:
             return {"prior": [None]}
         winner = min(chunks, key=lambda chunk: (abs(math.log(chunk / scaled)), chunk))
@@ -236,7 +333,10 @@ class _History:
 
 
 def _history(file: Path, key: CacheKey, here: Environment, miss: Miss) -> _History:
-    """Look for what can shorten a measurement: earlier runs of the key, or a relative's winner."""
+    """Look for what can shorten a measurement: earlier runs, or the choice of a similar key."""
+    from tuner.store.queries import nearest, read_snapshot
+    from tuner.store.runs import policies_of, read_runs, valid_runs
+
     if miss.trigger == "resumed":
         with read_snapshot(file) as rows:
             runs = valid_runs(read_runs(rows, key), policies_of(rows), here)
@@ -248,11 +348,13 @@ def _history(file: Path, key: CacheKey, here: Environment, miss: Miss) -> _Histo
 
 
 def _check_finite(name: str, values: Any) -> None:
-    """Refuse what no job steps from: a simulation that has diverged costs something else.
+    """Refuse values of a diverged simulation, whose steps cost something else.
 
     Raises:
         ArgumentError: if there is NaN or infinity among the values.
     """
+    import numpy as np
+
     values = np.asarray(values)
     if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise ArgumentError(
@@ -261,8 +363,8 @@ def _check_finite(name: str, values: Any) -> None:
 
 
 def _choice_of(file: Path, key: CacheKey, here: Environment) -> list[int]:
-    """List the one candidate that a check times beside the default."""
-    answer = find_answer(file, key, key.facts.num_envs, here)
+    """List the one candidate that a check compares with the default."""
+    answer = find_answer(file, key, key.workload.num_envs, here)
     if isinstance(answer, Miss) or answer.chunk_size is None:
         why = answer.reason if isinstance(answer, Miss) else "its choice is the default itself"
         raise ArgumentError(f"there is nothing to verify: {why}; `tuner tune` measures")
@@ -270,7 +372,7 @@ def _choice_of(file: Path, key: CacheKey, here: Environment) -> list[int]:
 
 
 def _is_worth_keeping(race: Race, time_budget_s: float) -> bool:
-    """Tell whether a later process would go on with it: a verdict that nobody does would stay."""
+    """Tell whether a later process could resume this race."""
     default = [e.milliseconds for e in race.verdict.estimates if e.candidate == NATIVE_DEFAULT]
     return bool(default) and can_resume(default[0], time_budget_s)
 

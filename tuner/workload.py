@@ -8,16 +8,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from hashlib import blake2b
 from typing import Any, NamedTuple
 
 from tuner.candidates import whole_number
 from tuner.errors import ArgumentError
-
-try:
-    # hashlib's own blake2b, without the 4 ms that hashlib takes to load OpenSSL
-    from _blake2 import blake2b
-except ImportError:
-    from hashlib import blake2b
 
 DIGEST_BYTES = 16
 """128 bits: no accidental twin in any fleet."""
@@ -26,7 +21,7 @@ Facts = dict[str, Any]
 
 
 class Workload(NamedTuple):
-    """The facts behind a key: what was asked for, on what machine, for what model."""
+    """All facts of a key: the model, the device and the run parameters."""
 
     model: Facts
     """The model signature."""
@@ -43,22 +38,19 @@ class Workload(NamedTuple):
 
 
 class CacheKey(str):
-    """A key's digest that remembers the facts it was made from.
+    """A key's digest, a `str` that carries the `Workload` it was made from."""
 
-    It is a `str` in every respect; the facts let `store_cache` fill the typed columns.
-    """
+    __slots__ = ("workload",)
+    workload: Workload
 
-    __slots__ = ("facts",)
-    facts: Workload
-
-    def __new__(cls, digest: str, facts: Workload) -> CacheKey:
+    def __new__(cls, digest: str, workload: Workload) -> CacheKey:
         """Join a digest and the facts it was made from."""
         key = super().__new__(cls, digest)
-        key.facts = facts
+        key.workload = workload
         return key
 
     def __getnewargs__(self) -> tuple[str, Workload]:  # type: ignore[override]
-        return str(self), self.facts
+        return str(self), self.workload
 
 
 def canonical_json(facts: Any) -> str:

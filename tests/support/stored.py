@@ -74,6 +74,11 @@ def rows_of(database: Path, statement: str, *parameters: Any) -> list[tuple[Any,
         return connection.execute(statement, parameters).fetchall()
 
 
+def uids(database: Path) -> list[int]:
+    """List the numbers of the runs that are there."""
+    return sorted(int(uid, 16) for (uid,) in rows_of(database, "SELECT uid FROM run"))
+
+
 def commands(group: click.Group = main) -> Iterator[tuple[str, ...]]:
     """List all commands, each as the words that call it; a group before its own."""
     for name, command in group.commands.items():

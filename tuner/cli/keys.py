@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 
-from tuner.budget import GRACE_S
 from tuner.cli.options import (
     FINDING,
     database_option,
@@ -18,7 +17,6 @@ from tuner.cli.options import (
     the_key,
     time_budget_option,
 )
-from tuner.cli.progress import race_progress
 from tuner.cli.tables import candidate_name, counted, percent, printable
 from tuner.cli.work import asked_again, opened
 from tuner.device import device_fingerprint
@@ -179,13 +177,12 @@ def _in_words(line: dict[str, Any]) -> str:
 
 def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -> dict[str, Any]:
     """Check one key's choice; what came of it."""
-    from tuner.lock import measuring_turn
     from tuner.records import Answer, Miss
     from tuner.store.lookup import find_answer
-    from tuner.tuning import measure_and_save
+    from tuner.tuning import Request, answer_key
 
     what = asked_again(file, key, model_file)
-    before = find_answer(file, what.key, what.key.facts.num_envs, what.here)
+    before = find_answer(file, what.key, what.key.workload.num_envs, what.here)
     if isinstance(before, Answer) and before.pinned_because is not None:
         raise click.ClickException(
             f"it is pinned, and answers {candidate_name(before.chunk_size)} whatever is "
@@ -194,20 +191,16 @@ def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -
     if isinstance(before, Miss) or before.chunk_size is None:
         why = before.reason if isinstance(before, Miss) else "its choice is the default itself"
         raise click.ClickException(f"there is nothing to verify: {why}; `tuner tune` measures")
-    with (
-        measuring_turn(time_budget + GRACE_S, unless=lambda: False),
-        opened(what) as work,
-        race_progress() as progress,
-    ):
-        answer = measure_and_save(
-            what.key,
-            file,
-            work,
-            miss=Miss("a check was asked for", "verify"),
-            time_budget_s=time_budget,
-            model_file=str(what.model_file),
-            progress=progress,
-        ).answer
+    request = Request(
+        what.key,
+        file,
+        what.here,
+        lambda: opened(what),
+        trigger="verify",
+        time_budget_s=time_budget,
+        model_file=str(what.model_file),
+    )
+    answer = answer_key(request).answer
     return {
         "was": before.chunk_size,
         "chunk_size": answer.chunk_size,

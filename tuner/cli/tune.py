@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.api import answer_key
-from tuner.budget import GRACE_S
 from tuner.candidates import native_chunk_size
 from tuner.cli.options import (
     FINDING,
@@ -17,7 +15,6 @@ from tuner.cli.options import (
     print_json,
     time_budget_option,
 )
-from tuner.cli.progress import race_progress
 from tuner.cli.tables import (
     SHORT_KEY,
     Column,
@@ -30,6 +27,7 @@ from tuner.cli.tables import (
 )
 from tuner.cli.work import asked, opened, work_options
 from tuner.paths import cache_path
+from tuner.tuning import Request, answer_key
 from tuner.workload import CacheKey
 
 if TYPE_CHECKING:
@@ -70,37 +68,25 @@ def tune(
     Example:
       tuner tune examples/quadruped.xml --num-envs 1024
     """
-    from tuner.tuning import measure_and_save
-
     file = cache_path(database)
     what = asked(**work)
-    key, facts = what.key, what.key.facts
+    key, facts = what.key, what.key.workload
     if facts.num_envs <= facts.nthread:
         _print_nothing_to_tune(facts.num_envs, facts.nthread, as_json)
         return
 
-    def measure(miss: Miss) -> Outcome:
-        with opened(what) as work, race_progress() as progress:
-            return measure_and_save(
-                key,
-                file,
-                work,
-                miss=miss,
-                time_budget_s=time_budget,
-                seed=seed,
-                model_file=str(what.model_file),
-                progress=progress,
-            )
-
-    wait_s = time_budget + GRACE_S if wait is None else wait
     outcome = answer_key(
-        key,
-        file,
-        measure,
-        here=what.here,
-        time_budget_s=time_budget,
-        wait_s=wait_s,
-        force=force,
+        Request(
+            key,
+            file,
+            what.here,
+            lambda: opened(what),
+            trigger="forced" if force else None,
+            time_budget_s=time_budget,
+            wait_s=wait,
+            seed=seed,
+            model_file=str(what.model_file),
+        )
     )
     if as_json:
         print_json(_as_json(outcome, key, file))
@@ -176,7 +162,7 @@ def _sentence(outcome: Outcome, key: CacheKey) -> str:
     from tuner.racing.verdict import explain_verdict
     from tuner.records import Candidate, Verdict
 
-    native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
+    native = native_chunk_size(key.workload.num_envs, key.workload.nthread)
     answer, race = outcome.answer, outcome.race
     # The timings are of all runs, so the seconds are told only where there is but this one.
     alone = race is not None and len(race.samples) == answer.samples
@@ -213,7 +199,7 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
         "key": str(key),
         "database": str(file),
         "chunk_size": answer.chunk_size,
-        "native_chunk_size": native_chunk_size(key.facts.num_envs, key.facts.nthread),
+        "native_chunk_size": native_chunk_size(key.workload.num_envs, key.workload.nthread),
         "decided": answer.decided,
         "reason": answer.reason,
         "gain": answer.gain,
@@ -233,6 +219,6 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
         ],
         "samples": answer.samples,
         "pool_seconds": race.pool_seconds if race else None,
-        "num_envs": key.facts.num_envs,
-        "nthread": key.facts.nthread,
+        "num_envs": key.workload.num_envs,
+        "nthread": key.workload.nthread,
     }

@@ -7,12 +7,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from tuner.cli.options import database_option, print_json, time_budget_option
-from tuner.cli.tables import candidate_name, percent, printable
 from tuner.cli.work import asked, work_options
 from tuner.paths import cache_path
 
 if TYPE_CHECKING:
-    from tuner.explain import Explanation
+    from tuner.api import Explanation
 
 
 @click.command()
@@ -30,26 +29,14 @@ def why(time_budget: float, database: str | None, as_json: bool, **work: Any) ->
     Example:
       tuner why examples/quadruped.xml --num-envs 1024
     """
-    from tuner.explain import explain_key
+    from tuner.api import explain_key
 
     what = asked(**work)
     explanation = explain_key(cache_path(database), what.key, what.here, time_budget)
     if as_json:
         print_json(_as_json(explanation))
         return
-    click.echo(printable(f"{explanation.kind}: {explanation.reason}"))
-    click.echo(f"key:       {explanation.key}")
-    answer, near = explanation.answer, explanation.near
-    if answer is not None:
-        gain = f", {percent(answer.gain)} faster than the default" if answer.gain else ""
-        click.echo(f"choice:    {candidate_name(answer.chunk_size)}{gain}")
-    if near is not None:
-        choice = candidate_name(near.chunk_size)
-        gain = f", {percent(near.gain)} faster than the default there" if near.gain else ""
-        click.echo(printable(f"nearest:   {near.key}, where {choice} won{gain}"))
-        for difference in explanation.differences:
-            click.echo(printable(f"           {difference}"))
-    click.echo(f"next:      {explanation.will_happen}")
+    click.echo(str(explanation))
 
 
 def _as_json(explanation: Explanation) -> dict[str, Any]:

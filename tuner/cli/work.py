@@ -16,7 +16,7 @@ from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
     from tuner.environment import Environment
-    from tuner.tuning import Work
+    from tuner.tuning import StepInputs
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -164,15 +164,17 @@ MOTION_SEED = 0
 
 
 @contextmanager
-def opened(what: Asked) -> Iterator[Work]:
+def opened(what: Asked) -> Iterator[StepInputs]:
     """Make the pool and what it is to step; the pool is closed at the end."""
     from tuner.model_file import captured_warnings
     from tuner.pools import POOLS
     from tuner.states import WORK_MOVED, moved_state
-    from tuner.tuning import Work
+    from tuner.tuning import StepInputs
 
-    facts = what.key.facts
+    facts = what.key.workload
     # MuJoCo would write its warnings to a file in the working directory.
+    from tuner.cli.progress import race_progress
+
     with (
         captured_warnings(),
         POOLS[what.pool_name](what.model, nbatch=facts.num_envs, nthread=facts.nthread) as pool,
@@ -183,4 +185,5 @@ def opened(what: Asked) -> Iterator[Work]:
         state, control = moved_state(
             what.model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
         )
-        yield Work(pool, state, control, WORK_MOVED)
+        with race_progress() as progress:
+            yield StepInputs(pool, state, control, WORK_MOVED, progress)

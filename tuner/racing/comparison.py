@@ -1,10 +1,10 @@
-"""What samples say, before anything is decided: a fit of all of them, and the duels.
+"""Analyses samples: a cost fit of all of them, and paired comparisons with the default.
 
-Pure: no clock, no database, no randomness, numpy only.
+Pure numpy: no clock, no database, no randomness, no decision.
 
-A duel is a round in which the native default and one other candidate were timed in turn
-(default, other, other, default). The timings that made a candidate look good are never the
-ones that prove it, so being the luckiest of sixteen proves nothing.
+A paired comparison is a block that times the native default and one candidate in turn (default,
+candidate, candidate, default). Only these timings can prove a candidate faster; the exploring
+timings that made it look good cannot, which avoids selecting the luckiest of sixteen.
 """
 
 from __future__ import annotations
@@ -15,24 +15,24 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from tuner.candidates import native_chunk_size
-from tuner.racing.costs import ITERATIONS, Costs, Learned, fit
+from tuner.racing.costs import ITERATIONS, Costs, FitScales, fit
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-WORTH = 0.002
+MIN_GAIN = 0.002
 """The smallest gain worth leaving the default for, as a share of the default's time."""
 FEWEST_PAIRS = 4
-"""Pairs without which a duel proves nothing."""
+"""Pairs that a paired comparison needs to prove anything."""
 ALPHA = 0.1
-"""Two-sided error of all looks at a duel together, so half of it on the side that matters."""
+"""Two-sided error of all looks at a comparison together; half of it on the side that matters."""
 RHO = 8.0
-"""Around how many pairs the confidence sequence is at its tightest, roughly."""
+"""Number of pairs at which the confidence sequence is tightest, roughly."""
 OUTLIER = 4.5
 """A pair this many standard deviations from the median pair is set aside."""
 NOISE_WEIGHT = 4
-"""Degrees of freedom that the run's noise, known from all its timings, brings to a duel."""
+"""Degrees of freedom that the noise of all the run's timings adds to a paired comparison."""
 
 _T95 = (12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179)
 
@@ -47,8 +47,8 @@ def t95(freedom: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Duel:
-    """What the duels between one candidate and the default say, as log(time / default's)."""
+class PairedComparison:
+    """One candidate against the default: log(time / default's time) with its 95 % interval."""
 
     pairs: int
     mean: float
@@ -57,41 +57,41 @@ class Duel:
 
     @property
     def proven(self) -> bool:
-        """The candidate is faster, by more than is worth it, with 95 % confidence.
+        """Whether the candidate is faster by more than `MIN_GAIN`, with 95 % confidence.
 
-        A duel is looked at again and again and ends when it has proven something, so the
-        bound is that of a confidence sequence (Robbins 1970: a normal mixture), which holds
-        for all looks together.
+        The race looks after every block and stops at a proof, so the bound is that of a
+        confidence sequence (Robbins 1970, normal mixture), valid for all looks together.
         """
         n = max(self.pairs, 1)
         z = math.sqrt((n + RHO) / n * math.log((n + RHO) / (RHO * ALPHA**2)))
         bound = self.mean + z / 1.96 * (self.high - self.mean)
-        return self.pairs >= FEWEST_PAIRS and bound < math.log1p(-WORTH)
+        return self.pairs >= FEWEST_PAIRS and bound < math.log1p(-MIN_GAIN)
 
 
-NO_DUEL = Duel(0, 0.0, -math.inf, math.inf)
+NO_COMPARISON = PairedComparison(0, 0.0, -math.inf, math.inf)
 
 
 @dataclass(frozen=True, slots=True)
-class Evidence:
-    """Everything samples say, before anything is decided."""
+class Analysis:
+    """A cost fit and the paired comparisons of some samples."""
 
     candidates: tuple[Candidate, ...]
     """The native default first."""
     counts: tuple[int, ...]
     """Samples of each."""
     fit: Costs
-    duels: dict[Candidate, Duel]
-    learned: Learned | None = None
-    """What a fit of more timings may go on from."""
+    comparisons: dict[Candidate, PairedComparison]
+    scales: FitScales | None = None
+    """Starting point for a fit of more timings."""
 
 
 def usable_samples(
     samples: Iterable[Sample], native_chunk: int | None, failed: Collection[Candidate] = ()
 ) -> list[Sample]:
-    """The samples a verdict rests on, in the order taken, the default's twin renamed to it.
+    """The samples that count, in the order taken.
 
-    Those of a candidate on which the pool failed sooner or later are not among them.
+    Samples of the native rule's own chunk size become the default's; samples of candidates on
+    which the pool failed are left out.
     """
     twin = Candidate(native_chunk)
     return [
@@ -102,15 +102,15 @@ def usable_samples(
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
-    """What is cut into chunks, and for how many threads."""
+class PoolShape:
+    """How many environments are cut into chunks, for how many threads."""
 
     num_envs: int | None = None
     nthread: int | None = None
 
     @property
     def native_chunk(self) -> int | None:
-        """The chunk size of the pool's own rule; None if not known."""
+        """The chunk size of the pool's own rule; None if unknown."""
         if not self.num_envs or not self.nthread:
             return None
         return native_chunk_size(self.num_envs, self.nthread)
@@ -123,27 +123,27 @@ class Work:
         return math.log(rounds * chunk_size * self.nthread / self.num_envs)
 
     def axes(self, candidates: Iterable[Candidate]) -> tuple[tuple[float, ...], tuple[float, ...]]:
-        """Chunk size of each, as far as known, and what it leaves idle: where a fit sees it."""
+        """Chunk size and idle share of each candidate: the inputs of the cost fit."""
         sizes = [float(c.chunk_size or self.native_chunk or math.nan) for c in candidates]
         return tuple(sizes), tuple([self.idle(size) for size in sizes])
 
 
-def weigh(
+def analyse(
     samples: Sequence[Sample],
-    work: Work,
+    shape: PoolShape,
     others: Iterable[Candidate] = (),
     *,
     iterations: int = ITERATIONS,
-    learned: Learned | None = None,
-) -> Evidence | None:
-    """Fit the samples and add up the duels; None if the default has no sample.
+    scales: FitScales | None = None,
+) -> Analysis | None:
+    """Fit the samples and add up the paired comparisons; None if the default has no sample.
 
     Args:
         samples: as `usable_samples` gives them.
-        work: what the samples timed.
-        others: candidates without samples, for which the fit should say what to expect.
-        iterations: how often the fit finds its scales anew.
-        learned: what a fit of all but the latest samples found.
+        shape: what the samples timed.
+        others: candidates without samples, for which the fit predicts.
+        iterations: of the fit's scales.
+        scales: found by a fit of all but the latest samples.
     """
     counts = {NATIVE_DEFAULT: 0, **dict.fromkeys(others, 0)}
     for s in samples:
@@ -156,26 +156,26 @@ def weigh(
     which = [index[s.candidate] for s in samples]
     logs = [math.log(s.nanoseconds / s.repeats) for s in samples]
     fitted = fit(
-        *work.axes(candidates),
+        *shape.axes(candidates),
         which,
         logs,
         iterations=iterations,
-        learned=learned,
+        scales=scales,
     )
-    pairs = duel_pairs(which, [s.block for s in samples], [s.order for s in samples], logs)
-    return Evidence(
+    pairs = paired_differences(which, [s.block for s in samples], [s.order for s in samples], logs)
+    return Analysis(
         candidates=candidates,
         counts=tuple(counts[c] for c in candidates),
         fit=fitted,
-        duels={candidates[k]: judged_duel(d, fitted.noise) for k, d in pairs.items()},
-        learned=fitted.learned,
+        comparisons={candidates[k]: compare_pairs(d, fitted.noise) for k, d in pairs.items()},
+        scales=fitted.scales,
     )
 
 
-def duel_pairs(
+def paired_differences(
     which: Sequence[int], rounds: Sequence[int], orders: Sequence[int], logs: Sequence[float]
 ) -> dict[int, list[float]]:
-    """log(time / default's) of each pair of neighbours, by candidate, from rounds that are duels.
+    """log(time / default's) of neighbouring pairs, by candidate, from comparison blocks.
 
     Args:
         which: index of the candidate of each timing; the native default's is 0.
@@ -200,20 +200,20 @@ def duel_pairs(
     return dict(found)
 
 
-def judged_duel(pairs: Sequence[float], noise: float) -> Duel:
+def compare_pairs(pairs: Sequence[float], noise: float) -> PairedComparison:
     """The mean difference with its 95 % interval, far-off pairs set aside."""
     ordered, n = sorted(pairs), len(pairs)
     median = (ordered[(n - 1) // 2] + ordered[n // 2]) / 2
     expected = math.sqrt(2.0) * noise
     kept = [pair for pair in ordered if abs(pair - median) <= OUTLIER * expected]
     if len(kept) < 2:
-        return NO_DUEL
+        return NO_COMPARISON
     freedom = NOISE_WEIGHT + len(kept) - 1
     mean = math.fsum(kept) / len(kept)
     squares = NOISE_WEIGHT * expected**2 + math.fsum((pair - mean) ** 2 for pair in kept)
     error = math.sqrt(squares / freedom / len(kept))
     reach = t95(freedom) * error
-    return Duel(len(kept), mean, mean - reach, mean + reach)
+    return PairedComparison(len(kept), mean, mean - reach, mean + reach)
 
 
 def expected_excess(mean: float, spread: float) -> float:

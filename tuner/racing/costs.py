@@ -5,7 +5,7 @@ Pure numpy: no clock, no database, no randomness, and it decides nothing.
 The log of a timing is taken apart into three things:
 
 * the candidate's cost. Over the log of the chunk size it is a smooth curve plus a bump of the
-  candidate's own; how large either is, is learned from the timings, so neighbours inform each
+  candidate's own; how large either is, is scales from the timings, so neighbours inform each
   other only as far as the timings agree that they do;
 * the machine's speed, a walk over the order of the timings whose steps are small as a rule and
   now and then large (a change of clock speed, a neighbour that comes or goes);
@@ -49,8 +49,8 @@ CURVE_LENGTH = 0.7
 BUMP_TAIL = 3.0
 """Degrees of freedom of the bumps: lone winners exist."""
 STRETCH = 2
-"""Timings in a row that share a speed of the machine; a change within them counts as noise."""
-MOST_TIMINGS = 600
+"""Timings in a row that share a machine speed; a change within them counts as noise."""
+MAX_TIMINGS = 600
 """With more timings than this the stretches get longer."""
 ROWS = 32
 """Of the correlations of levels, held at a time."""
@@ -59,7 +59,7 @@ ITERATIONS = 12
 
 
 @dataclass(frozen=True, slots=True)
-class Learned:
+class FitScales:
     """What a fit found out about scales, for a fit of the same timings and some more."""
 
     noise2: float
@@ -75,7 +75,7 @@ class Learned:
     """Shape (candidates,): weight of each one's bump, small for a large one."""
 
     @classmethod
-    def nothing(cls, timings: int, stretches: int, candidates: int) -> Learned:
+    def nothing(cls, timings: int, stretches: int, candidates: int) -> FitScales:
         """The prior guesses."""
         return cls(
             noise2=NOISE_SCALE**2,
@@ -87,9 +87,9 @@ class Learned:
             bump_w=np.ones(candidates),
         )
 
-    def carried_to(self, timings: int, stretches: int, candidates: int) -> Learned:
+    def carried_to(self, timings: int, stretches: int, candidates: int) -> FitScales:
         """The same for more timings of the same candidates; anew if these are others."""
-        fresh = Learned.nothing(timings, stretches, candidates)
+        fresh = FitScales.nothing(timings, stretches, candidates)
         if len(self.noise_w) > timings or len(self.bump_w) != candidates:
             return fresh
         noise_w, speed_w = fresh.noise_w, fresh.speed_w
@@ -114,10 +114,10 @@ class Costs:
 class Fit(Costs):
     """Costs as one run's timings show them, and what they rest on."""
 
-    learned: Learned
+    scales: FitScales
     information: Floats
     """Shape (candidates, candidates): what the timings say of the costs, the machine's speed taken
-    out and the prior left aside. Its inverse would be a covariance if it said anything of the
+    out and the prior left aside. Its inverse would be a covariance if it runs anything of the
     costs' common level. Those of several runs add up."""
     score: Floats
     """Shape (candidates,): information times costs. Likewise."""
@@ -130,7 +130,7 @@ def fit(
     logs: Sequence[float],
     *,
     iterations: int = ITERATIONS,
-    learned: Learned | None = None,
+    scales: FitScales | None = None,
 ) -> Fit:
     """Fit timings taken one after another.
 
@@ -140,11 +140,11 @@ def fit(
         chunks: chunk size of each candidate, the native default first (at the chunk
             size its rule gives, NaN if that is not known).
         idle: for each, log of how much longer a step takes for threads that have
-            nothing to do in its last rounds, 0 where unknown. How much of it shows is learned.
+            nothing to do in its last rounds, 0 where unknown. How much of it shows is scales.
         which: index of the candidate of each timing, in the order taken.
         logs: log of the time of one step, for each timing.
         iterations: how often the scales are found anew.
-        learned: what a fit of all but the latest timings found: a better start than the prior
+        scales: what a fit of all but the latest timings found: a better start than the prior
             guesses, so that fewer iterations do.
     """
     n, m = len(which), len(chunks)
@@ -153,10 +153,10 @@ def fit(
     seen, kinds = np.array(list(kind)), len(kind)
     smooth_s = smooth.take(seen, 0).take(seen, 1)
     place = np.array([kind[k] for k in which])
-    stretch = np.arange(n) // (STRETCH * math.ceil(n / MOST_TIMINGS))
+    stretch = np.arange(n) // (STRETCH * math.ceil(n / MAX_TIMINGS))
     levels = int(stretch[-1]) + 1
     y = np.array(logs) - logs[0]
-    begin = (learned or Learned.nothing(n, levels, m)).carried_to(n, levels, m)
+    begin = (scales or FitScales.nothing(n, levels, m)).carried_to(n, levels, m)
     noise2, speed2, curve2, bump2 = begin.noise2, begin.speed2, begin.curve2, begin.bump2
     noise_w, speed_w, bump_w = begin.noise_w, begin.speed_w, begin.bump_w.copy()
     for _ in range(iterations):
@@ -191,7 +191,7 @@ def fit(
         mean=cost - cost[0],
         covariance=covariance - covariance[0] - covariance[:, :1] + covariance[0, 0],
         noise=NOISE_SPREAD * math.sqrt(noise2),
-        learned=Learned(noise2, speed2, curve2, bump2, noise_w, speed_w, bump_w),
+        scales=FitScales(noise2, speed2, curve2, bump2, noise_w, speed_w, bump_w),
         information=information,
         score=score,
     )

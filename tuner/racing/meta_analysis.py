@@ -1,11 +1,9 @@
-"""What all runs of a key say together. Pure: no clock, no database, no randomness, numpy only.
+"""Judges all runs of a key together. Pure numpy: no clock, no database, no randomness.
 
-A run is a trial that compares some of the candidates with each other: timings tell costs only
-beside others of the same run, because the machine is never the same twice. Nor is what a
-candidate gains: how much it differs from run to run (`between_runs`, tau) is estimated with
-everything else, for all candidates together, and nothing is believed more exactly than the
-runs agree on it. That is a random-effects network meta-analysis (Higgins and Whitehead 1996;
-Lu and Ades 2004); tau has a weakly informative prior and is integrated over a grid.
+Timings compare candidates only within a run, because the machine changes from run to run, and
+gains differ between runs as well (standard deviation `between_runs`, tau). This is a
+random-effects network meta-analysis (Higgins and Whitehead 1996; Lu and Ades 2004); tau has a
+weakly informative prior and is integrated over a grid.
 """
 
 from __future__ import annotations
@@ -18,15 +16,15 @@ import numpy as np
 
 from tuner.racing.comparison import (
     FEWEST_PAIRS,
-    NO_DUEL,
+    MIN_GAIN,
+    NO_COMPARISON,
     NOISE_WEIGHT,
     OUTLIER,
-    WORTH,
-    Duel,
-    Evidence,
-    Work,
-    duel_pairs,
-    judged_duel,
+    Analysis,
+    PairedComparison,
+    PoolShape,
+    compare_pairs,
+    paired_differences,
     t95,
 )
 from tuner.racing.costs import Costs, curves, fit
@@ -49,42 +47,40 @@ TAUS = np.concatenate([[0.0], np.geomspace(0.0005, 0.1, 16)])
 TAU_SCALE, TAU_TAIL = 0.003, 4.0
 """Of its prior, a half-t one (Gelman 2006), and the degrees of freedom of its tail. A half-Cauchy
 one, whose tail is longer, would let a second run that agrees take back what the first proved."""
-THIN = 2
-"""Timings of a candidate in one run that cannot tell whether they were late or it is slow."""
-LATE = 2.5
-"""Standard deviations by which such timings may be late and still count in full."""
+FEW_TIMINGS = 2
+"""SampleColumns of a candidate in one run that cannot tell whether they were late or it is slow."""
+OUTLIER_DEVIATIONS = 2.5
+"""Standard deviations by which such timings may be slow and still count in full."""
 PASSES = 2
-"""In which that is found out, beside what all runs say."""
+"""Passes in which outliers are found, against all runs."""
 SMALLEST_NOISE = 1e-4
-"""Noise below this is a coincidence."""
+"""Lower limit of the noise."""
 MANY_PAIRS = 12
-"""Pairs of all runs' duels from which the noise is read rather than from the runs' fits: a short
-run cannot tell a few late timings from a noisy machine, all together can."""
+"""With this many pairs in all runs, the noise comes from them and not from the runs' fits: a short
+run alone cannot separate a few outliers from a noisy machine."""
 COMMON, COMMON_DEVIATIONS = 0.8, 1.2816
-"""The share of pairs from whose spread it is read, and how far it reaches in standard deviations:
-late timings are fewer than the rest, and on a machine that is busy with others every second is."""
+"""The quantile of the pairs' spread that gives the noise, and its place in standard deviations:
+outliers are fewer than the other timings."""
 NOISE_TIMINGS = 40.0
 """How many timings the noise of all runs together counts for in the noise of one."""
 FIT_ITERATIONS = 3
-"""Of one run's fit: what it says of the costs hangs little on its scales."""
+"""Of one run's fit: its costs depend little on its scales."""
 CLEARLY = 3.0
 """Standard errors between the gains of two runs that make them a contradiction."""
 ENOUGH_SECONDS = 30.0
-"""Of the pool's time, by all runs of a key: three full budgets. What they leave open, the rule
-for ties decides: a fourth would hardly tell more."""
+"""Pool time of all runs of a key, three full budgets; then the tie rule decides."""
 ENOUGH_SAMPLES = 720
 """The same in samples, three times what ends a race: light steps get there first."""
-STALLED = 10.0
-"""A sample so many times as long as its run's usual one is of a process that stood still: it has
-told nothing, so only as much of it counts as spent."""
+OUTLIER_STANDSTILL = 10.0
+"""A sample this many times the run's median is from a suspended process; the excess is ignored."""
 MEASURED = ("complete", "cut short")
-"""States of runs whose samples are evidence."""
+"""States of runs whose samples are analysis."""
 VERIFY = "verify"
-"""Plan of a run that looks whether a choice still holds, and at nothing else."""
+"""Strategy of a run that only checks whether a choice still holds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Timings:
+class SampleColumns:
     """A run's samples in columns, as a database hands them over: shape (samples,) each."""
 
     chunk_size: Integers
@@ -97,7 +93,7 @@ class Timings:
     warm_up: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, samples: Iterable[Sample]) -> Timings:
+    def of(cls, samples: Iterable[Sample]) -> SampleColumns:
         """Bring samples into columns."""
         ordered = sorted(samples, key=lambda s: s.order)
         return cls(
@@ -115,27 +111,27 @@ class Timings:
         rows = zip(*(c.tolist() for c in columns), self.repeats.tolist(), strict=True)
         return [Sample(Candidate(c or None), *rest) for c, *rest in rows]
 
-    def sizes(self, work: Work) -> Integers:
+    def sizes(self, shape: PoolShape) -> Integers:
         """Chunk sizes, 0 for the default and its twin."""
-        return np.where(self.chunk_size == (work.native_chunk or 0), 0, self.chunk_size)
+        return np.where(self.chunk_size == (shape.native_chunk or 0), 0, self.chunk_size)
 
 
 @dataclass(frozen=True, slots=True)
-class Trial:
-    """As much of a run as a verdict rests on, its samples in columns."""
+class MeasuredRun:
+    """The part of a run that a verdict uses, its samples in columns."""
 
     state: State
     finished: datetime
     uid: str
-    timings: Timings
+    timings: SampleColumns
     strategy: str | None = None
     choice: Candidate | None = None
     failed: tuple[Candidate, ...] = ()
 
     @classmethod
-    def of(cls, run: Run) -> Trial:
-        """See a run like this."""
-        timings = Timings.of(run.samples)
+    def of(cls, run: Run) -> MeasuredRun:
+        """Convert a run."""
+        timings = SampleColumns.of(run.samples)
         return cls(
             run.state, run.finished, run.uid, timings, run.strategy, run.choice, tuple(run.failed)
         )
@@ -147,37 +143,39 @@ class Trial:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
-    """What one run says, its machine's speed taken out."""
+class RunEstimate:
+    """Costs as one run shows them, the machine's speed removed."""
 
     candidates: tuple[Candidate, ...]
     """Those it timed, the native default first whether timed or not."""
     counts: tuple[int, ...]
     information: Floats
-    """Shape (candidates, candidates), as `curve.Fit` has it."""
+    """Shape (candidates, candidates), as `costs.Fit` has it."""
     score: Floats
     """Shape (candidates,)."""
     noise2: float
     """Square of the noise's standard deviation."""
     bumps: Floats
-    """Shape (candidates,): prior variance of each one's own bump, as the run learned it."""
+    """Shape (candidates,): prior variance of each one's own bump, as the run scales it."""
     curve2: float
-    """Square of the curve's scale, likewise."""
+    """Square of the costs's scale, likewise."""
     costs: Floats
     """Shape (candidates,): log of the time over the default's, as the run alone sees it."""
     pairs: dict[Candidate, list[float]]
-    """Of its duels."""
+    """Of its comparisons."""
 
 
-def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> Report | None:
-    """Take one run's timings apart; None if none of them counts.
+def estimate_run(
+    timings: SampleColumns, shape: PoolShape, failed: Collection[Candidate] = ()
+) -> RunEstimate | None:
+    """Analyse one run's timings; None if none of them counts.
 
     Args:
         timings: of the run.
-        work: what it timed.
+        shape: what it timed.
         failed: candidates on which the pool raised, in this run or another.
     """
-    sizes = timings.sizes(work)
+    sizes = timings.sizes(shape)
     usable = ~timings.warm_up & (timings.nanoseconds > 0)
     usable &= ~np.isin(sizes, [c.chunk_size or 0 for c in failed])
     if not usable.any():
@@ -187,56 +185,58 @@ def report(timings: Timings, work: Work, failed: Collection[Candidate] = ()) -> 
     which = np.searchsorted(timed, sizes).tolist()
     logs = np.log(timings.nanoseconds[usable] / timings.repeats[usable]).tolist()
     candidates = tuple(Candidate(c or None) for c in timed.tolist())
-    fitted = fit(*work.axes(candidates), which, logs, iterations=FIT_ITERATIONS)
-    learned = fitted.learned
+    fitted = fit(*shape.axes(candidates), which, logs, iterations=FIT_ITERATIONS)
+    scales = fitted.scales
     rounds, orders = timings.block[usable].tolist(), timings.order[usable].tolist()
-    pairs = duel_pairs(which, rounds, orders, logs)
-    return Report(
+    pairs = paired_differences(which, rounds, orders, logs)
+    return RunEstimate(
         candidates=candidates,
         counts=tuple(np.bincount(which, minlength=len(timed)).tolist()),
         information=fitted.information,
         score=fitted.score,
         noise2=fitted.noise**2,
-        bumps=learned.bump2 / learned.bump_w,
-        curve2=learned.curve2,
+        bumps=scales.bump2 / scales.bump_w,
+        curve2=scales.curve2,
         costs=fitted.mean,
         pairs={candidates[k]: d for k, d in pairs.items()},
     )
 
 
 @dataclass(frozen=True, slots=True)
-class Pooled:
-    """What several runs say together."""
+class CombinedRuns:
+    """Several runs combined."""
 
-    evidence: Evidence
+    analysis: Analysis
     between_runs: float
     """Posterior mean of tau."""
     contradicted: frozenset[Candidate]
-    """Candidates clearly faster in a duel of one run, clearly without that gain in another's."""
+    """Candidates clearly faster by one run's comparison and clearly not by another's."""
     lost: frozenset[Candidate]
-    """Those of them of which the latest duel is one without the gain."""
+    """Those of them whose latest comparison lacks the gain."""
 
 
-def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candidate] = ()) -> Pooled:
+def combine_runs(
+    estimates: Sequence[RunEstimate], shape: PoolShape, others: Iterable[Candidate] = ()
+) -> CombinedRuns:
     """Combine runs.
 
     Args:
-        reports: of the runs, in the order they finished.
-        work: what they timed.
+        estimates: of the runs, in the order they finished.
+        shape: what they timed.
         others: candidates that may have no timing at all.
     """
-    named = {c for r in reports for c in r.candidates} | {*others}
+    named = {c for r in estimates for c in r.candidates} | {*others}
     named.discard(NATIVE_DEFAULT)
     candidates = (NATIVE_DEFAULT, *sorted(named, key=lambda c: c.chunk_size or 0))
     index = {c: k for k, c in enumerate(candidates)}
-    m, n = len(candidates), len(reports)
+    m, n = len(candidates), len(estimates)
     information, score = np.zeros((n, m, m)), np.zeros((n, m))
     bumps, seen, counts = np.zeros(m), np.zeros(m), np.zeros((n, m), dtype=np.int64)
-    taken = np.array([float(sum(r.counts)) for r in reports])
-    noise2 = np.array([r.noise2 for r in reports])
-    common = _common_noise2(reports, noise2, taken)
+    taken = np.array([float(sum(r.counts)) for r in estimates])
+    noise2 = np.array([r.noise2 for r in estimates])
+    common = _common_noise2(estimates, noise2, taken)
     steadied = (noise2 * taken + common * NOISE_TIMINGS) / (taken + NOISE_TIMINGS)
-    for k, r in enumerate(reports):
+    for k, r in enumerate(estimates):
         at = np.array([index[c] for c in r.candidates])
         information[k][np.ix_(at, at)] = r.information * (noise2[k] / steadied[k])
         score[k, at] = r.score * (noise2[k] / steadied[k])
@@ -245,33 +245,39 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
         seen[at] += timed
         counts[k, at] = r.counts
     own_bump = np.where(seen > 0, bumps / np.maximum(seen, 1), bumps.sum() / seen.sum())
-    trend, smooth = curves(*work.axes(candidates), np.flatnonzero(seen).tolist())
-    prior = trend + np.mean([r.curve2 for r in reports]) * smooth + np.diag(own_bump)
+    trend, smooth = curves(*shape.axes(candidates), np.flatnonzero(seen).tolist())
+    prior = trend + np.mean([r.curve2 for r in estimates]) * smooth + np.diag(own_bump)
     weights, mean, covariance = _integrated(information, score, prior)
     for _ in range(PASSES):
         tau2 = float(weights @ TAUS**2)
-        blur = _late(information, score, mean, tau2) * (counts > 0) * (counts <= THIN)
+        blur = (
+            _outlier_variance(information, score, mean, tau2)
+            * (counts > 0)
+            * (counts <= FEW_TIMINGS)
+        )
         keep = np.linalg.inv(np.eye(m) + information * blur[:, None, :])
         weights, mean, covariance = _integrated(
             keep @ information, np.einsum("rij,rj->ri", keep, score), prior
         )
     relative = np.eye(m)
     relative[:, 0] -= 1.0
-    duels, contradicted, lost = {}, set(), set()
-    for c in sorted({c for r in reports for c in r.pairs}, key=lambda c: c.chunk_size or 0):
+    comparisons, contradicted, lost = {}, set(), set()
+    for c in sorted({c for r in estimates for c in r.pairs}, key=lambda c: c.chunk_size or 0):
         said = [
-            _RunDuel.of(r.pairs[c], float(r.costs[r.candidates.index(c)]), 2.0 * float(noise2))
-            for r, noise2 in zip(reports, steadied, strict=True)
+            _RunComparison.of(
+                r.pairs[c], float(r.costs[r.candidates.index(c)]), 2.0 * float(noise2)
+            )
+            for r, noise2 in zip(estimates, steadied, strict=True)
             if c in r.pairs
         ]
-        duels[c] = _joint_duel(said, weights)
-        without = _without_the_gain(said)
+        comparisons[c] = _combined_comparison(said, weights)
+        without = _gain_missing(said)
         if any(without):
             contradicted.add(c)
         if without and without[-1]:
             lost.add(c)
-    return Pooled(
-        evidence=Evidence(
+    return CombinedRuns(
+        analysis=Analysis(
             candidates=candidates,
             counts=tuple(counts.sum(axis=0).tolist()),
             fit=Costs(
@@ -279,7 +285,7 @@ def pool_reports(reports: Sequence[Report], work: Work, others: Iterable[Candida
                 covariance=relative @ covariance @ relative.T,
                 noise=math.sqrt(common),
             ),
-            duels=duels,
+            comparisons=comparisons,
         ),
         between_runs=float(weights @ TAUS),
         contradicted=frozenset(contradicted),
@@ -298,10 +304,10 @@ PRIOR_OF_TAU = _prior_of_tau()
 """Probability of each of the `TAUS`, before any run."""
 
 
-def _common_noise2(reports: Sequence[Report], noise2: Floats, taken: Floats) -> float:
-    """The square of the noise of all runs together, late timings set aside."""
+def _common_noise2(estimates: Sequence[RunEstimate], noise2: Floats, taken: Floats) -> float:
+    """The square of the noise of all runs together, without outliers."""
     fitted = float(noise2 @ taken) / float(taken.sum())
-    pairs = [np.array(d) - np.median(d) for r in reports for d in r.pairs.values() if len(d) > 2]
+    pairs = [np.array(d) - np.median(d) for r in estimates for d in r.pairs.values() if len(d) > 2]
     if sum(map(len, pairs)) < MANY_PAIRS:
         return fitted
     deviation = float(np.quantile(np.abs(np.concatenate(pairs)), COMMON)) / COMMON_DEVIATIONS
@@ -309,12 +315,12 @@ def _common_noise2(reports: Sequence[Report], noise2: Floats, taken: Floats) -> 
     return min(fitted, max(0.5 * deviation**2, SMALLEST_NOISE**2))
 
 
-def _late(information: Floats, score: Floats, mean: Floats, tau2: float) -> Floats:
-    """Variance to add to what each run says of each candidate, as far as it came late."""
+def _outlier_variance(information: Floats, score: Floats, mean: Floats, tau2: float) -> Floats:
+    """Variance to add to each run's costs for outliers."""
     own = np.maximum(np.einsum("rkk->rk", information), 1e-9)
     off = (score - information @ mean) / own
     expected = 1.0 / own + 0.5 * tau2 * np.sum(information**2, axis=2) / own**2
-    late = np.maximum(off, 0.0) / LATE
+    late = np.maximum(off, 0.0) / OUTLIER_DEVIATIONS
     return np.asarray(np.maximum(late**2 - expected, 0.0))
 
 
@@ -353,10 +359,10 @@ def _integrated(information: Floats, score: Floats, prior: Floats) -> tuple[Floa
 
 
 @dataclass(frozen=True, slots=True)
-class _RunDuel:
-    """One run's duel between a candidate and the default."""
+class _RunComparison:
+    """One run's comparison between a candidate and the default."""
 
-    alone: Duel
+    alone: PairedComparison
     """As this run's verdict sees it."""
     pairs: int
     mean: float
@@ -366,12 +372,12 @@ class _RunDuel:
     """Of one pair, by the run's noise."""
 
     @classmethod
-    def of(cls, pairs: Sequence[float], expected: float, variance: float) -> _RunDuel:
+    def of(cls, pairs: Sequence[float], expected: float, variance: float) -> _RunComparison:
         reach = OUTLIER * math.sqrt(variance)
         kept = [pair for pair in pairs if abs(pair - expected) <= reach]
         mean = math.fsum(kept) / max(len(kept), 1)
         return cls(
-            alone=judged_duel(pairs, math.sqrt(0.5 * variance)),
+            alone=compare_pairs(pairs, math.sqrt(0.5 * variance)),
             pairs=len(kept),
             mean=mean,
             squares=math.fsum((pair - mean) ** 2 for pair in kept) / variance,
@@ -379,12 +385,12 @@ class _RunDuel:
         )
 
 
-def _joint_duel(said: Sequence[_RunDuel], weights: Floats) -> Duel:
-    """Combine a candidate's duels, no more exactly than tau allows."""
+def _combined_comparison(said: Sequence[_RunComparison], weights: Floats) -> PairedComparison:
+    """Combine a candidate's comparisons, no more exactly than tau allows."""
     said = [d for d in said if d.pairs]
     pairs = sum(d.pairs for d in said)
     if pairs < 2:
-        return NO_DUEL
+        return NO_COMPARISON
     freedom = NOISE_WEIGHT + pairs - len(said)
     excess = (NOISE_WEIGHT + sum(d.squares for d in said)) / freedom
     variance = np.array([excess * d.variance / d.pairs for d in said])
@@ -393,7 +399,7 @@ def _joint_duel(said: Sequence[_RunDuel], weights: Floats) -> Duel:
     errors = t95(freedom) / 1.96 / np.sqrt(precision.sum(axis=1))
     mean = float(weights @ means)
     low, high = (_quantile(p, weights, means, errors) for p in (0.025, 0.975))
-    return Duel(pairs, mean, min(low, mean), max(high, mean))
+    return PairedComparison(pairs, mean, min(low, mean), max(high, mean))
 
 
 def _quantile(share: float, weights: Floats, means: Floats, errors: Floats) -> float:
@@ -408,25 +414,26 @@ def _quantile(share: float, weights: Floats, means: Floats, errors: Floats) -> f
     return 0.5 * (low + high)
 
 
-def _without_the_gain(said: Sequence[_RunDuel]) -> list[bool]:
-    """Per run: its duel lacks a gain that another run's has proven, by more than noise."""
+def _gain_missing(said: Sequence[_RunComparison]) -> list[bool]:
+    """Per run: its comparison clearly lacks a gain that another run's comparison has proven."""
     known = [d.alone for d in said]
     proven = [d for d in known if d.proven]
 
-    def lacks(duel: Duel) -> bool:
-        if duel.pairs < FEWEST_PAIRS or duel.mean < math.log1p(-WORTH):
+    def lacks(comparison: PairedComparison) -> bool:
+        if comparison.pairs < FEWEST_PAIRS or comparison.mean < math.log1p(-MIN_GAIN):
             return False
         reach = CLEARLY / 1.96
         return any(
-            duel.mean - p.mean > reach * math.hypot(duel.high - duel.mean, p.high - p.mean)
+            comparison.mean - p.mean
+            > reach * math.hypot(comparison.high - comparison.mean, p.high - p.mean)
             for p in proven
         )
 
-    return [lacks(duel) for duel in known if duel.pairs >= FEWEST_PAIRS]
+    return [lacks(comparison) for comparison in known if comparison.pairs >= FEWEST_PAIRS]
 
 
 def judge_runs(
-    runs: Iterable[Run | Trial], *, num_envs: int | None = None, nthread: int | None = None
+    runs: Iterable[Run | MeasuredRun], *, num_envs: int | None = None, nthread: int | None = None
 ) -> Verdict:
     """Say what all runs of a key mean together, whatever the order they come in.
 
@@ -439,9 +446,11 @@ def judge_runs(
         num_envs: as for `judge`.
         nthread: as for `judge`.
     """
-    trials = in_order(runs)
-    measured = _measured_verdict([t for t in trials if t.counts], Work(num_envs, nthread))
-    stated = [t.choice for t in trials if t.state == "imported" and t.choice is not None]
+    measured_runs = in_order(runs)
+    measured = _measured_verdict(
+        [t for t in measured_runs if t.counts], PoolShape(num_envs, nthread)
+    )
+    stated = [t.choice for t in measured_runs if t.state == "imported" and t.choice is not None]
     if num_envs:  # one may have been stated when nobody knew what the pool can take
         stated = [c for c in stated if (c.chunk_size or 0) <= num_envs]
     if measured.decided or not stated:
@@ -449,65 +458,69 @@ def judge_runs(
     return Verdict(stated[-1], True, None, None, None, None)
 
 
-def in_order(runs: Iterable[Run | Trial]) -> list[Trial]:
+def in_order(runs: Iterable[Run | MeasuredRun]) -> list[MeasuredRun]:
     """Runs in the order they finished."""
-    trials = [r if isinstance(r, Trial) else Trial.of(r) for r in runs]
-    return sorted(trials, key=lambda t: (t.finished, t.uid))
+    measured_runs = [r if isinstance(r, MeasuredRun) else MeasuredRun.of(r) for r in runs]
+    return sorted(measured_runs, key=lambda t: (t.finished, t.uid))
 
 
-def out_of_question(trials: Iterable[Trial], work: Work) -> set[Candidate]:
-    """Candidates that cannot be chosen: the pool raised on them, or they are larger than it."""
+def excluded_candidates(measured_runs: Iterable[MeasuredRun], shape: PoolShape) -> set[Candidate]:
+    """Candidates that cannot be chosen: the pool raised on them, or they exceed num_envs."""
     out = set()
-    for t in trials:
+    for t in measured_runs:
         out |= set(t.failed)
-        if work.num_envs:
-            out |= {Candidate(c) for c in t.timings.chunk_size.tolist() if c > work.num_envs}
+        if shape.num_envs:
+            out |= {Candidate(c) for c in t.timings.chunk_size.tolist() if c > shape.num_envs}
     return out
 
 
-def _measured_verdict(trials: Sequence[Trial], work: Work) -> Verdict:
-    failed = out_of_question(trials, work)
-    found = [(t, r) for t in trials if (r := report(t.timings, work, failed)) is not None]
-    cut_short = not _explored(trials, work)
-    milliseconds = _default_milliseconds([t.timings for t, _ in found], work)
+def _measured_verdict(measured_runs: Sequence[MeasuredRun], shape: PoolShape) -> Verdict:
+    failed = excluded_candidates(measured_runs, shape)
+    found = [
+        (t, r) for t in measured_runs if (r := estimate_run(t.timings, shape, failed)) is not None
+    ]
+    cut_short = not _explored(measured_runs, shape)
+    milliseconds = _default_milliseconds([t.timings for t, _ in found], shape)
     if len(found) > 1 and milliseconds is not None:
-        verdict = _joint_verdict([r for _, r in found], work, milliseconds, cut_short)
+        verdict = _combined_verdict([r for _, r in found], shape, milliseconds, cut_short)
     else:
         verdict = judge(
             found[0][0].timings.samples() if len(found) == 1 else (),
-            num_envs=work.num_envs,
-            nthread=work.nthread,
+            num_envs=shape.num_envs,
+            nthread=shape.nthread,
             cut_short=cut_short,
             failed=failed,
         )
-    return verdict if verdict.decided else _with_the_rule(verdict, [t.timings for t in trials])
+    return (
+        verdict if verdict.decided else _apply_tie_rule(verdict, [t.timings for t in measured_runs])
+    )
 
 
-def _explored(trials: Sequence[Trial], work: Work) -> bool:
-    """Whether a run has looked at all candidates that it should look at.
+def _explored(measured_runs: Sequence[MeasuredRun], shape: PoolShape) -> bool:
+    """Whether a complete run has looked at all candidates.
 
-    One that timed nothing but a duel has, if it went on from others, or if that is all there is.
+    A run of nothing but a comparison counts if it continued others, or nothing else was timed.
     """
-    timed = [set(t.timings.sizes(work)[~t.timings.warm_up].tolist()) for t in trials]
+    timed = [set(t.timings.sizes(shape)[~t.timings.warm_up].tolist()) for t in measured_runs]
     everything: set[int] = set().union(*timed)
     before: set[int] = set()
-    for t, own in zip(trials, timed, strict=True):
+    for t, own in zip(measured_runs, timed, strict=True):
         before |= own
-        only_a_duel = len(own) == 2 and len(before) == 2 < len(everything)
-        if t.state == "complete" and t.strategy != VERIFY and not only_a_duel:
+        only_a_comparison = len(own) == 2 and len(before) == 2 < len(everything)
+        if t.state == "complete" and t.strategy != VERIFY and not only_a_comparison:
             return True
     return False
 
 
-def _default_milliseconds(runs: Sequence[Timings], work: Work) -> float | None:
-    counts = [~t.warm_up & (t.sizes(work) == 0) & (t.nanoseconds > 0) for t in runs]
+def _default_milliseconds(runs: Sequence[SampleColumns], shape: PoolShape) -> float | None:
+    counts = [~t.warm_up & (t.sizes(shape) == 0) & (t.nanoseconds > 0) for t in runs]
     times = [t.nanoseconds[c] / t.repeats[c] for t, c in zip(runs, counts, strict=True)]
     together = np.concatenate([np.zeros(0), *times])
     return float(np.median(together)) / 1e6 if len(together) else None
 
 
-def _with_the_rule(verdict: Verdict, runs: Sequence[Timings]) -> Verdict:
-    """Decide by the rule for ties if all that a key is worth is spent."""
+def _apply_tie_rule(verdict: Verdict, runs: Sequence[SampleColumns]) -> Verdict:
+    """Decide by the tie rule when a key's total measuring time is spent."""
     seconds = sum(_spent(t) for t in runs)
     samples = sum(len(t.nanoseconds) for t in runs)
     if seconds < ENOUGH_SECONDS and samples < ENOUGH_SAMPLES:
@@ -515,21 +528,21 @@ def _with_the_rule(verdict: Verdict, runs: Sequence[Timings]) -> Verdict:
     return replace(verdict, decided=True, reason="tie")
 
 
-def _spent(timings: Timings) -> float:
-    """Seconds of the pool's time that a run has taken, standstills set aside."""
+def _spent(timings: SampleColumns) -> float:
+    """Seconds of the pool's time that a run has taken, without standstills."""
     if not len(timings.nanoseconds):
         return 0.0
-    most = STALLED * np.median(timings.nanoseconds)
+    most = OUTLIER_STANDSTILL * np.median(timings.nanoseconds)
     return float(np.minimum(timings.nanoseconds, most).sum()) / 1e9
 
 
-def _joint_verdict(
-    reports: Sequence[Report], work: Work, milliseconds: float, cut_short: bool
+def _combined_verdict(
+    estimates: Sequence[RunEstimate], shape: PoolShape, milliseconds: float, cut_short: bool
 ) -> Verdict:
-    pooled = pool_reports(reports, work)
-    duels = {c: d for c, d in pooled.evidence.duels.items() if c not in pooled.lost}
-    evidence = replace(pooled.evidence, duels=duels)
-    verdict = decide(evidence, work, milliseconds, cut_short=cut_short)
-    if verdict.candidate == NATIVE_DEFAULT and pooled.contradicted:
+    combined = combine_runs(estimates, shape)
+    comparisons = {c: d for c, d in combined.analysis.comparisons.items() if c not in combined.lost}
+    analysis = replace(combined.analysis, comparisons=comparisons)
+    verdict = decide(analysis, shape, milliseconds, cut_short=cut_short)
+    if verdict.candidate == NATIVE_DEFAULT and combined.contradicted:
         verdict = replace(verdict, decided=False, reason="contradiction")
-    return replace(verdict, between_runs=pooled.between_runs)
+    return replace(verdict, between_runs=combined.between_runs)

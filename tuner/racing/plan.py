@@ -2,11 +2,11 @@
 
 Pure: no clock, no pool, no state of its own. The same samples and seed give the same plan.
 
-A race has two kinds of blocks. An exploring block times the candidates from which most can
-still be hoped for, beside the leader, in random order. A duel block times the leader and the
-native default in turn; only duels prove anything (see `tuner.racing.comparison`). Exploring ends
-when it can be expected to gain too little; a duel ends when it has proven the leader faster, or
-when too little is left to hope for.
+A race has two kinds of blocks. An exploring block times the candidates with the largest expected
+improvement, beside the leader, in random order. A comparison block times the leader and the
+native default in turn; only comparisons prove anything (see `tuner.racing.comparison`).
+Exploring ends when it is expected to gain too little; a comparison ends when it has proven the
+leader faster, or when the expected gain is too small.
 """
 
 from __future__ import annotations
@@ -18,91 +18,90 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from tuner.racing.comparison import (
-    NO_DUEL,
-    WORTH,
-    Evidence,
-    Work,
+    MIN_GAIN,
+    NO_COMPARISON,
+    Analysis,
+    PoolShape,
+    analyse,
     expected_excess,
     usable_samples,
-    weigh,
 )
-from tuner.racing.costs import ITERATIONS, Learned
-from tuner.racing.meta_analysis import Report, Timings, pool_reports, report
+from tuner.racing.costs import ITERATIONS, FitScales
+from tuner.racing.meta_analysis import RunEstimate, SampleColumns, combine_runs, estimate_run
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 FURTHER_ITERATIONS = 3
-"""Of the fit, for a plan that goes on from where the last block's ended: the scales settle over the
-blocks, and to find them more exactly each time would take longer than a light step."""
+"""Of a fit that starts from the last block's scales: more would take longer than a light step."""
 FIRST_BLOCK = 5
 """Candidates beside the default in the first block, spread over the range."""
 FIRST_LIKELY = 1
-"""The same beside likely winners and their neighbours, to see that the past still holds."""
+"""The same beside likely winners and their neighbours, to check that history still holds."""
 EXPLORE_BLOCK = 3
-"""Hopeful candidates in a later block, beside the leader."""
-HOPE = 0.0015
+"""Contenders in a later block, beside the leader."""
+MIN_EXPECTED_IMPROVEMENT = 0.0015
 """Exploring goes on while a block is expected to improve the choice by this much."""
-LIKELY_HOPE = 0.05
-"""The same while the leader is one that history called a likely winner, and it may be right."""
-DUEL_HOPE = 0.002
-"""A duel goes on while the leader is expected to gain this much more than is worth it."""
-LIKELY_DUEL_HOPE = 0.0085
+MIN_EXPECTED_IMPROVEMENT_LIKELY = 0.05
+"""The same while the leader is a likely winner by its history."""
+MIN_COMPARISON_GAIN = 0.002
+"""A comparison goes on while the leader is expected to gain this much more than `MIN_GAIN`."""
+MIN_COMPARISON_GAIN_LIKELY = 0.0085
 """The same for a likely winner: a gain too small to be proven fast is left alone."""
-DENIED = 0.5
-"""A likely winner that probably gains less than this share of what it gained there is none here."""
-DUEL_PAIRS = 60
-"""A duel undecided after so many pairs is given up."""
+MIN_RETAINED_GAIN = 0.5
+"""A likely winner must probably retain this share of its earlier gain."""
+MAX_COMPARISON_PAIRS = 60
+"""A paired comparison that is undecided after so many pairs ends."""
 MANY_TIMINGS = 100
 """With a budget of so many timings every candidate is timed once."""
 LOOK_WITHIN = 0.05
 """With a smaller one, those predicted to be less than this much slower than the leader."""
-LATE = 0.1
-"""A candidate timed once and this much slower than its neighbours was more likely late."""
-MOST_EXPLORED = 50
-"""Timings after which exploring ends, earlier runs' among them: what is still close is close."""
+OUTLIER_SLOWDOWN = 0.1
+"""A candidate timed once, and this much slower than its neighbours, is probably an outlier."""
+MAX_EXPLORED = 50
+"""Timings, those of earlier runs included, after which exploring ends."""
 REPEATS = 0.1
 """Variance of what a few timings of a candidate tell, over that of one: some ten of them.
 
 Looking one timing ahead, a noisy one never promises anything."""
 CONFIRM_PAIRS = 8
 """Pairs in which an old winner can confirm itself, at most: sixteen timings."""
-DUEL_GROWTH = 8
-"""A duel of this many pairs goes on by blocks of twice the length, and so forth."""
-MOST_SAMPLES = 240
+COMPARISON_GROWTH = 8
+"""A comparison of this many pairs continues in blocks of twice the length, and so forth."""
+MAX_SAMPLES = 240
 """A race that has taken so many samples ends."""
 
 
 @dataclass(frozen=True, slots=True)
-class Field:
-    """Who is in the race."""
+class RaceState:
+    """The candidates of a race and what is known of them beforehand."""
 
     candidates: tuple[Candidate, ...]
     """Without the native default, without its twin, without those that failed."""
-    work: Work
+    shape: PoolShape
     likely: tuple[Candidate, ...] = ()
     """Likely winners, from a relative's history; the native default may be among them."""
     likely_gain: float | None = None
     """What the first of them gained there over the default, as a share of the default's time."""
     confirm: Candidate | None = None
     """An old winner, to be confirmed before anything else is looked at."""
-    earlier: tuple[Report, ...] = ()
+    earlier: tuple[RunEstimate, ...] = ()
     """What earlier runs say, in the order they finished."""
 
 
 @dataclass(frozen=True, slots=True)
-class Outlook:
+class BlockPlan:
     """What a planned block is based on."""
 
     block: tuple[Candidate, ...]
     """Candidates to time, in order; empty to stop."""
-    hopeful: int
+    contenders: int
     """Candidates that may still win."""
     leader: Candidate
     relative: tuple[float, float, float]
     """The leader's time over the default's, with the ends of a 95 % interval."""
-    learned: Learned | None = None
+    scales: FitScales | None = None
     """What the fit found out about the machine and the candidates."""
     cut_short: bool = False
     """It stops, and with more time left it would not have."""
@@ -112,211 +111,229 @@ STOP: tuple[Candidate, ...] = ()
 
 
 def next_block(
-    field: Field,
+    race_state: RaceState,
     samples: Sequence[Sample],
     rng: np.random.Generator,
     timings_left: float,
-    before: Outlook | None = None,
-) -> Outlook:
+    before: BlockPlan | None = None,
+) -> BlockPlan:
     """Plan the next block.
 
     Args:
-        field: who is in the race.
+        race_state: who is in the race.
         samples: all samples so far, in any order.
         rng: the only source of randomness.
         timings_left: how many timings of the default the budget still holds.
-        before: the plan of the last block; what its fit learned shortens this one's.
+        before: the plan of the last block; what its fit scales shortens this one's.
     """
-    usable = usable_samples(samples, field.work.native_chunk)
-    evidence, own = _evidence(field, usable, before)
-    everyone = (NATIVE_DEFAULT, *field.candidates)
-    if evidence is not None and not field.candidates:
-        return Outlook(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    timed = 0 if evidence is None else sum(count > 0 for count in evidence.counts)
-    winner = next((c for c in field.likely if c in field.candidates), None)
-    if winner and evidence is None:
-        # What history says is tried first, and in a way that can prove it.
-        return Outlook(_duel_block(winner, 0), len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    gain = field.likely_gain if winner in field.likely[:1] else None
-    denied = winner and evidence and _is_denied(winner, gain, evidence)
-    only_it = bool(winner) and timed == 2 and len(field.candidates) > 1
-    if field.confirm and evidence and only_it and not denied:
-        outlook = _confirming(field.confirm, evidence, everyone)
-        if outlook:
-            return outlook
-    if evidence is None or timed < 2 or only_it:
-        first = _first_block(field, timings_left)
+    usable = usable_samples(samples, race_state.shape.native_chunk)
+    analysis, own = _evidence(race_state, usable, before)
+    everyone = (NATIVE_DEFAULT, *race_state.candidates)
+    if analysis is not None and not race_state.candidates:
+        return BlockPlan(STOP, 1, NATIVE_DEFAULT, (1.0, 1.0, 1.0))
+    timed = 0 if analysis is None else sum(count > 0 for count in analysis.counts)
+    winner = next((c for c in race_state.likely if c in race_state.candidates), None)
+    if winner and analysis is None:
+        # History's winner comes first, in a comparison that can prove it.
+        return BlockPlan(
+            _comparison_block(winner, 0), len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0)
+        )
+    gain = race_state.likely_gain if winner in race_state.likely[:1] else None
+    lost_gain = winner and analysis and _lost_its_gain(winner, gain, analysis)
+    only_it = bool(winner) and timed == 2 and len(race_state.candidates) > 1
+    if race_state.confirm and analysis and only_it and not lost_gain:
+        plan = _confirming(race_state.confirm, analysis, everyone)
+        if plan:
+            return plan
+    if analysis is None or timed < 2 or only_it:
+        first = _first_block(race_state, timings_left)
         if only_it:
             first.remove(NATIVE_DEFAULT)  # it was timed beside the winner, who is in the block
         order = tuple(first[k] for k in rng.permutation(len(first)))
-        return Outlook(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
-    # From here on who is likely is believed to win; that the default was kept says less.
-    field = replace(field, likely=(winner,) if winner and not denied else ())
-    hopes = _Hopes.of(evidence, everyone, field.likely)
-    if len(usable) >= MOST_SAMPLES:
+        return BlockPlan(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
+    # From here on only a likely winner other than the default matters.
+    race_state = replace(race_state, likely=(winner,) if winner and not lost_gain else ())
+    expected = ExpectedImprovement.of(analysis, everyone, race_state.likely)
+    if len(usable) >= MAX_SAMPLES:
         block, cut_short = STOP, False
     else:
-        # A small budget is for what probably wins, not for a look at everything.
+        # A small budget only times what probably wins.
         ample = len(usable) + timings_left >= MANY_TIMINGS
         look_within = math.inf if ample else LOOK_WITHIN
-        block = _block(field, evidence, own, hopes, timings_left, look_within)
-        cut_short = not block and bool(_block(field, evidence, own, hopes, math.inf, look_within))
-    if block and not _is_duel(block):
+        block = _block(race_state, analysis, own, expected, timings_left, look_within)
+        cut_short = not block and bool(
+            _block(race_state, analysis, own, expected, math.inf, look_within)
+        )
+    if block and not _is_comparison(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
-    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.learned, cut_short)
+    return BlockPlan(
+        block, expected.contenders, expected.leader, expected.relative, analysis.scales, cut_short
+    )
 
 
 @dataclass(frozen=True, slots=True)
-class _Own:
-    """What this run has taken so far."""
+class _RunCounts:
+    """Counts of this run's own timings."""
 
     explored: int
-    """Timings outside duels."""
+    """SampleColumns outside comparisons."""
     pairs: dict[Candidate, int]
-    """Of each one's duel."""
+    """Of each one's comparison."""
 
     @classmethod
-    def of(cls, timings: int, pairs: dict[Candidate, int]) -> _Own:
+    def of(cls, timings: int, pairs: dict[Candidate, int]) -> _RunCounts:
         return cls(timings - 2 * sum(pairs.values()), pairs)
 
 
 def _evidence(
-    field: Field, usable: Sequence[Sample], before: Outlook | None
-) -> tuple[Evidence | None, _Own]:
+    race_state: RaceState, usable: Sequence[Sample], before: BlockPlan | None
+) -> tuple[Analysis | None, _RunCounts]:
     """What is known by now, earlier runs included, and how much of it this run has taken."""
-    if not field.earlier:
-        learned = before.learned if before else None
-        evidence = weigh(
+    if not race_state.earlier:
+        scales = before.scales if before else None
+        analysis = analyse(
             usable,
-            field.work,
-            field.candidates,
-            iterations=FURTHER_ITERATIONS if learned else ITERATIONS,
-            learned=learned,
+            race_state.shape,
+            race_state.candidates,
+            iterations=FURTHER_ITERATIONS if scales else ITERATIONS,
+            scales=scales,
         )
-        duels = evidence.duels.items() if evidence else ()
-        return evidence, _Own.of(len(usable), {c: duel.pairs for c, duel in duels})
-    own = report(Timings.of(usable), field.work)
-    reports = [*field.earlier, own] if own else field.earlier
+        comparisons = analysis.comparisons.items() if analysis else ()
+        return analysis, _RunCounts.of(
+            len(usable), {c: comparison.pairs for c, comparison in comparisons}
+        )
+    own = estimate_run(SampleColumns.of(usable), race_state.shape)
+    estimates = [*race_state.earlier, own] if own else race_state.earlier
     pairs = {c: len(d) for c, d in own.pairs.items()} if own else {}
-    evidence = pool_reports(reports, field.work, field.candidates).evidence
-    return evidence, _Own.of(len(usable), pairs)
+    analysis = combine_runs(estimates, race_state.shape, race_state.candidates).analysis
+    return analysis, _RunCounts.of(len(usable), pairs)
 
 
-def _is_denied(winner: Candidate, gain: float | None, evidence: Evidence) -> bool:
+def _lost_its_gain(winner: Candidate, gain: float | None, analysis: Analysis) -> bool:
     """Tell whether a likely winner probably gains much less here than where it won."""
     if gain is None or not 0 < gain < 1:
         return False
-    k = evidence.candidates.index(winner)
-    doubt = math.sqrt(max(float(evidence.fit.covariance[k, k]), 0.0))
-    return float(evidence.fit.mean[k]) - doubt > DENIED * math.log1p(-gain)
+    k = analysis.candidates.index(winner)
+    doubt = math.sqrt(max(float(analysis.fit.covariance[k, k]), 0.0))
+    return float(analysis.fit.mean[k]) - doubt > MIN_RETAINED_GAIN * math.log1p(-gain)
 
 
 def _confirming(
-    winner: Candidate, evidence: Evidence, everyone: tuple[Candidate, ...]
-) -> Outlook | None:
-    """A short duel of an old winner, to stop if it is proven; None if it has not come true."""
-    duel, hopes = evidence.duels.get(winner, NO_DUEL), _Hopes.of(evidence, everyone)
-    if duel.proven:
+    winner: Candidate, analysis: Analysis, everyone: tuple[Candidate, ...]
+) -> BlockPlan | None:
+    """Plan a short comparison of an old winner; None if it turns out not to win."""
+    comparison, expected = (
+        analysis.comparisons.get(winner, NO_COMPARISON),
+        ExpectedImprovement.of(analysis, everyone),
+    )
+    if comparison.proven:
         block = STOP
-    elif duel.pairs < CONFIRM_PAIRS and (not duel.pairs or hopes.leader == winner):
-        block = _duel_block(winner, duel.pairs)
+    elif comparison.pairs < CONFIRM_PAIRS and (not comparison.pairs or expected.leader == winner):
+        block = _comparison_block(winner, comparison.pairs)
     else:
         return None
-    return Outlook(block, hopes.hopeful, hopes.leader, hopes.relative, evidence.learned)
+    return BlockPlan(
+        block, expected.contenders, expected.leader, expected.relative, analysis.scales
+    )
 
 
 def _block(
-    field: Field,
-    evidence: Evidence,
-    own: _Own,
-    hopes: _Hopes,
+    race_state: RaceState,
+    analysis: Analysis,
+    own: _RunCounts,
+    expected: ExpectedImprovement,
     timings_left: float,
     look_within: float,
 ) -> tuple[Candidate, ...]:
-    """Explore while that pays, then duel while that pays, then stop."""
-    leader, duel = hopes.leader, evidence.duels.get(hopes.leader, NO_DUEL)
-    explored = sum(evidence.counts) - 2 * sum(d.pairs for d in evidence.duels.values())
+    """Explore while that pays, then compare with the default while that pays, then stop."""
+    leader, comparison = expected.leader, analysis.comparisons.get(expected.leader, NO_COMPARISON)
+    explored = sum(analysis.counts) - 2 * sum(d.pairs for d in analysis.comparisons.values())
     pairs = own.pairs.get(leader, 0)
     # Half of the budget at most: what is found has to be proven.
-    if explored < MOST_EXPLORED and own.explored < timings_left:
-        picks = hopes.picks()
-        enough = LIKELY_HOPE if leader in field.likely else HOPE
+    if explored < MAX_EXPLORED and own.explored < timings_left:
+        picks = expected.picks()
+        enough = (
+            MIN_EXPECTED_IMPROVEMENT_LIKELY
+            if leader in race_state.likely
+            else MIN_EXPECTED_IMPROVEMENT
+        )
         promising = sum(gain for _, gain in picks) > enough
         # Where earlier runs ended too soon to look at all, that comes first.
         unseen: tuple[Candidate, ...] = ()
-        if field.earlier or not promising:
-            unseen = _unseen(field, evidence, leader, look_within)
+        if race_state.earlier or not promising:
+            unseen = _unseen(race_state, analysis, leader, look_within)
         if unseen:
             return (leader, *unseen)
         if promising:
             return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
-    if leader == NATIVE_DEFAULT or duel.proven or pairs >= DUEL_PAIRS:
+    if leader == NATIVE_DEFAULT or comparison.proven or pairs >= MAX_COMPARISON_PAIRS:
         return STOP
-    if hopes.over_default < (LIKELY_DUEL_HOPE if leader in field.likely else DUEL_HOPE):
+    if expected.over_default < (
+        MIN_COMPARISON_GAIN_LIKELY if leader in race_state.likely else MIN_COMPARISON_GAIN
+    ):
         return STOP
-    return _duel_block(leader, pairs)
+    return _comparison_block(leader, pairs)
 
 
-def _duel_block(rival: Candidate, pairs: int) -> tuple[Candidate, ...]:
-    """Quartets in which the two take turns to be first: a block's first timing runs on a cold pool.
+def _comparison_block(rival: Candidate, pairs: int) -> tuple[Candidate, ...]:
+    """Alternate which of the two is first, because a block's first timing runs on a cold pool.
 
-    The longer a duel has lasted, the less four more timings can change it, so the more it takes.
+    The longer a comparison has lasted, the longer its next block is.
     """
     block: list[Candidate] = []
-    for quartet in range(pairs // 2, pairs // 2 + 1 + pairs // DUEL_GROWTH):
+    for quartet in range(pairs // 2, pairs // 2 + 1 + pairs // COMPARISON_GROWTH):
         a, b = (rival, NATIVE_DEFAULT) if quartet % 2 else (NATIVE_DEFAULT, rival)
         block += [a, b, b, a]
     return tuple(block)
 
 
-def _is_duel(block: tuple[Candidate, ...]) -> bool:
+def _is_comparison(block: tuple[Candidate, ...]) -> bool:
     return len(block) >= 4 and len(set(block)) == 2
 
 
 def _unseen(
-    field: Field, evidence: Evidence, leader: Candidate, look_within: float
+    race_state: RaceState, analysis: Analysis, leader: Candidate, look_within: float
 ) -> tuple[Candidate, ...]:
-    """Candidates no timing has seen that it would be careless to pass over, the likeliest first.
+    """Untimed candidates worth a look: the leader's neighbours, and those predicted to be close.
 
-    These are the leader's neighbours on either side, and all that the curve predicts to be
-    little slower than the leader: real curves have kinks and steps, and lone winners exist.
+    Real cost curves have kinks and steps, and isolated winners exist.
     """
-    size = leader.chunk_size or field.work.native_chunk or 0
-    sizes = [(c.chunk_size or 0, c) for c in field.candidates if c != leader]
+    size = leader.chunk_size or race_state.shape.native_chunk or 0
+    sizes = [(c.chunk_size or 0, c) for c in race_state.candidates if c != leader]
     below = max(((k, c) for k, c in sizes if k < size), default=(0, None))[1]
     above = min(((k, c) for k, c in sizes if k > size), default=(0, None))[1]
-    means = dict(zip(evidence.candidates, evidence.fit.mean, strict=True))
+    means = dict(zip(analysis.candidates, analysis.fit.mean, strict=True))
     late: list[Candidate] = []
-    if leader in field.likely:  # history has looked at the others before
+    if leader in race_state.likely:  # history has looked at the others before
         look_within = 0.0
     elif look_within > LOOK_WITHIN:
-        late = _perhaps_late(evidence)
+        late = _possible_outliers(analysis)
     limit = means[leader] + look_within
     unseen = [
         c
-        for c, count in zip(evidence.candidates, evidence.counts, strict=True)
+        for c, count in zip(analysis.candidates, analysis.counts, strict=True)
         if not count and (c in (below, above) or means[c] < limit)
     ]
     return tuple(sorted([*unseen, *late], key=lambda c: float(means[c])))[:EXPLORE_BLOCK]
 
 
-def _perhaps_late(evidence: Evidence) -> list[Candidate]:
-    """Candidates timed once that stand out from both their neighbours, the default left aside.
+def _possible_outliers(analysis: Analysis) -> list[Candidate]:
+    """Candidates timed once that are much slower than both neighbours; the default is excluded.
 
-    Lone winners exist; a lone loser is rather one that was held up when it was timed.
+    Isolated winners exist; an isolated loser was probably held up when it was timed.
     """
-    mean = [-math.inf, *evidence.fit.mean[1:].tolist(), -math.inf]
+    mean = [-math.inf, *analysis.fit.mean[1:].tolist(), -math.inf]
     return [
         c
-        for k, (c, count) in enumerate(zip(evidence.candidates, evidence.counts, strict=True))
-        if k and count == 1 and mean[k] > LATE + max(mean[k - 1], mean[k + 1])
+        for k, (c, count) in enumerate(zip(analysis.candidates, analysis.counts, strict=True))
+        if k and count == 1 and mean[k] > OUTLIER_SLOWDOWN + max(mean[k - 1], mean[k + 1])
     ]
 
 
-def _first_block(field: Field, timings_left: float) -> list[Candidate]:
+def _first_block(race_state: RaceState, timings_left: float) -> list[Candidate]:
     """The default and a few candidates spread over the range, the likely ones first."""
-    sizes = sorted(field.candidates, key=lambda c: c.chunk_size or 0)
-    chosen = _around(field, sizes)
+    sizes = sorted(race_state.candidates, key=lambda c: c.chunk_size or 0)
+    chosen = _around(race_state, sizes)
     count = min(
         FIRST_LIKELY if chosen else FIRST_BLOCK,
         len(sizes),
@@ -332,23 +349,23 @@ def _first_block(field: Field, timings_left: float) -> list[Candidate]:
     return [NATIVE_DEFAULT, *dict.fromkeys(chosen)]
 
 
-def _around(field: Field, sizes: Sequence[Candidate]) -> list[Candidate]:
+def _around(race_state: RaceState, sizes: Sequence[Candidate]) -> list[Candidate]:
     """Each likely winner that is in the race, with the neighbours on either side."""
     found: list[Candidate] = []
-    for c in field.likely:
+    for c in race_state.likely:
         if c in sizes:
             k = sizes.index(c)
             found += sizes[max(k - 1, 0) : k + 2]
         elif c == NATIVE_DEFAULT:
-            native = field.work.native_chunk or 0
+            native = race_state.shape.native_chunk or 0
             k = sum((other.chunk_size or 0) < native for other in sizes)
             found += sizes[max(k - 1, 0) : k + 1]
     return found
 
 
 @dataclass(frozen=True, slots=True)
-class _Hopes:
-    """What may still be gained, by candidates in the race."""
+class ExpectedImprovement:
+    """What further timings are expected to gain, by candidate."""
 
     candidates: tuple[Candidate, ...]
     improvement: tuple[float, ...]
@@ -360,17 +377,18 @@ class _Hopes:
 
     @classmethod
     def of(
-        cls, evidence: Evidence, everyone: Sequence[Candidate], likely: Sequence[Candidate] = ()
-    ) -> _Hopes:
-        index = {c: k for k, c in enumerate(evidence.candidates)}
+        cls, analysis: Analysis, everyone: Sequence[Candidate], likely: Sequence[Candidate] = ()
+    ) -> ExpectedImprovement:
+        """Compute it for everyone; a likely winner leads unless the timings contradict it."""
+        index = {c: k for k, c in enumerate(analysis.candidates)}
         place = [index[c] for c in everyone]
-        mean, variance = evidence.fit.mean.tolist(), evidence.fit.covariance.diagonal().tolist()
-        lead = min((k for k in place if evidence.counts[k]), key=mean.__getitem__)
-        covariance = evidence.fit.covariance
+        mean, variance = analysis.fit.mean.tolist(), analysis.fit.covariance.diagonal().tolist()
+        lead = min((k for k in place if analysis.counts[k]), key=mean.__getitem__)
+        covariance = analysis.fit.covariance
         for k in (index[c] for c in likely):
-            # An old winner is believed until the timings speak against it: it has its duel yet.
+            # An old winner leads until the timings contradict it.
             doubt = math.sqrt(max(variance[k] + variance[lead] - 2 * covariance[lead, k], 0.0))
-            if evidence.counts[k] and mean[k] - mean[lead] <= doubt:
+            if analysis.counts[k] and mean[k] - mean[lead] <= doubt:
                 lead = k
                 break
         with_lead = covariance[lead].tolist()
@@ -378,14 +396,14 @@ class _Hopes:
         for k in place:
             gap = max(variance[k] + variance[lead] - 2 * with_lead[k], 0.0)
             # What timings can teach: all of the doubt if they were exact, less if they are noisy.
-            learnt = gap / math.sqrt(gap + REPEATS * evidence.fit.noise**2 + 1e-12)
+            learnt = gap / math.sqrt(gap + REPEATS * analysis.fit.noise**2 + 1e-12)
             improvement.append(expected_excess(mean[lead] - mean[k], learnt) if k != lead else 0.0)
         spread = math.sqrt(max(variance[lead], 0.0))
         return cls(
             candidates=tuple(everyone),
             improvement=tuple(improvement),
-            over_default=expected_excess(-mean[lead] - WORTH, spread),
-            leader=evidence.candidates[lead],
+            over_default=expected_excess(-mean[lead] - MIN_GAIN, spread),
+            leader=analysis.candidates[lead],
             relative=(
                 math.exp(mean[lead]),
                 math.exp(mean[lead] - 1.96 * spread),
@@ -394,12 +412,12 @@ class _Hopes:
         )
 
     @property
-    def hopeful(self) -> int:
+    def contenders(self) -> int:
         """Candidates, the leader among them, that may still be worth choosing."""
-        return 1 + sum(gain > HOPE / 10 for gain in self.improvement)
+        return 1 + sum(gain > MIN_EXPECTED_IMPROVEMENT / 10 for gain in self.improvement)
 
     def picks(self) -> list[tuple[Candidate, float]]:
         """Those whose timing promises most, with what it promises."""
         promising = zip(self.candidates, self.improvement, strict=True)
         ordered = sorted(promising, key=lambda pair: pair[1], reverse=True)[:EXPLORE_BLOCK]
-        return [(c, gain) for c, gain in ordered if gain > HOPE / 10]
+        return [(c, gain) for c, gain in ordered if gain > MIN_EXPECTED_IMPROVEMENT / 10]

@@ -1,8 +1,7 @@
 """Times candidates on one pool, side by side, and says which is fastest.
 
-The only things it does are calling `pool.step` and reading the clock it is given: what to time
-next is planned by `tuner.racing.plan`, what the timings mean is judged by `tuner.racing.verdict`.
-It reads no database, prints nothing, and never lets the pool see the caller's own state array.
+It only calls `pool.step` and reads the clock: `tuner.racing.plan` plans what to time next and
+`tuner.racing.verdict` judges the timings. The pool gets a copy of the caller's state.
 """
 
 from __future__ import annotations
@@ -16,9 +15,9 @@ import numpy as np
 
 from tuner.candidates import checked_chunk_size
 from tuner.errors import ArgumentError, MeasuringError
-from tuner.racing.comparison import Work
-from tuner.racing.meta_analysis import Trial, in_order, out_of_question, report
-from tuner.racing.plan import Field, Outlook, next_block
+from tuner.racing.comparison import PoolShape
+from tuner.racing.meta_analysis import MeasuredRun, estimate_run, excluded_candidates, in_order
+from tuner.racing.plan import BlockPlan, RaceState, next_block
 from tuner.racing.verdict import judge
 from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Run, Sample
 
@@ -27,13 +26,13 @@ if TYPE_CHECKING:
 
 SHORTEST_SAMPLE_S = 1e-3
 """A sample repeats the step until it lasts about this long: clocks and wake-ups blur less."""
-MOST_STEPS = 1000
+MAX_REPEATS = 1000
 """Repeats in one sample, whatever the clock says."""
-MOST_DISCARDED = 20
+MAX_DISCARDED = 20
 """Samples a bad clock may spoil, beyond as many as were good, before the race ends."""
 COLD_START_S = 0.01
 """What the very first step may take longer than others; one slower than that is not light."""
-MOST_BLIND_STEPS = 4
+MAX_BLIND_REPEATS = 4
 """Repeats in one sample as long as the clock shows nothing: it may never show anything."""
 WARM_UP_S = 0.1
 """A first step longer than this is no warm-up: caches and threads are warm within it."""
@@ -70,7 +69,7 @@ def race_chunk_sizes(
     prior: Sequence[int | None] | None = None,
     confirm: int | None = None,
     prior_gain: float | None = None,
-    earlier: Iterable[Run | Trial] = (),
+    earlier: Iterable[Run | MeasuredRun] = (),
     nthread: int | None = None,
     progress: Callable[[Progress], None] | None = None,
     stopped: Callable[[Race], None] | None = None,
@@ -78,7 +77,7 @@ def race_chunk_sizes(
     """Find the fastest chunk_size by timing candidates side by side.
 
     The native default is always timed, and a candidate equal to what its rule gives is not:
-    they are the same work.
+    they are the same shape.
 
     Args:
         pool: steps all environments: `pool.step(state, nstep=, control=, chunk_size=,
@@ -93,13 +92,13 @@ def race_chunk_sizes(
         clock: returns seconds.
         seed: of every random choice.
         prior: likely winners, from a relative's history; None if the relative kept its default.
-        confirm: the winner of an earlier version of the same work, which a duel of sixteen timings
-            at most may confirm; if it does, the race is over, and if not, it was a likely winner.
-        prior_gain: what the winner to confirm, or else the first likely one, gained there, as a
-            share of the default's time; None if unknown. One that probably gains less than half
-            of that here is believed no longer.
-        earlier: runs of the same work, which the race goes on from. Its samples and its verdict
-            are its own; what all runs say together, `history.judge_runs` knows.
+        confirm: the winner of an earlier version of the same workload. A paired comparison of at
+            most sixteen timings may confirm it, which ends the race.
+        prior_gain: gain of the candidate to confirm, or of the first likely one, as a share of
+            the default's time; None if unknown. A candidate that probably keeps less than half
+            of it stops being likely.
+        earlier: runs of the same workload to continue from. The verdict is that of this race
+            alone; `meta_analysis.judge_runs` judges all runs together.
         nthread: threads of the pool; `pool.nthread` if None.
         progress: called once per block.
         stopped: called with what was timed so far when Ctrl-C, or whatever else ends the
@@ -114,23 +113,23 @@ def race_chunk_sizes(
     num_envs = len(state)
     chunks = [checked_chunk_size(c, num_envs) for c in candidates if c is not None]
     threads = nthread if nthread is not None else getattr(pool, "nthread", None)
-    work = Work(num_envs, threads)
+    shape = PoolShape(num_envs, threads)
     winners = [*([] if confirm is None else [confirm]), *(prior or ())]
     likely = [None if c is None else checked_chunk_size(c, num_envs) for c in winners]
-    trials = [t for t in in_order(earlier) if t.counts]
-    failed = out_of_question(trials, work)
-    reports = (report(t.timings, work, failed) for t in trials)
-    out = {work.native_chunk, *(c.chunk_size for c in failed)}
-    field = Field(
+    measured_runs = [t for t in in_order(earlier) if t.counts]
+    failed = excluded_candidates(measured_runs, shape)
+    estimates = (estimate_run(t.timings, shape, failed) for t in measured_runs)
+    out = {shape.native_chunk, *(c.chunk_size for c in failed)}
+    race_state = RaceState(
         candidates=tuple(Candidate(c) for c in sorted(set(chunks) - out)),
-        work=work,
-        likely=tuple(Candidate(None if c == work.native_chunk else c) for c in likely),
+        shape=shape,
+        likely=tuple(Candidate(None if c == shape.native_chunk else c) for c in likely),
         likely_gain=prior_gain,
         confirm=Candidate(confirm) if confirm in set(chunks) - out else None,
-        earlier=tuple(r for r in reports if r is not None),
+        earlier=tuple(r for r in estimates if r is not None),
     )
-    stepper = _Stepper(pool, state, nstep, control, post_step_forward_sensor, clock)
-    run = _Run(stepper, field, max(0.0, time_budget_s), np.random.default_rng(seed))
+    timer = _Timer(pool, state, nstep, control, post_step_forward_sensor, clock)
+    run = _Run(timer, race_state, max(0.0, time_budget_s), np.random.default_rng(seed))
 
     def outcome(cut_short: bool) -> Race:
         return Race(
@@ -161,14 +160,14 @@ def race_chunk_sizes(
     return outcome(cut_short)
 
 
-def _in_words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     try:
         return f"{type(error).__name__}: {error}"
     except Exception:  # an error that cannot even be printed is somebody else's, and still one
         return type(error).__name__
 
 
-class _Stepper:
+class _Timer:
     """Times calls of one pool with everything but the chunk_size fixed."""
 
     def __init__(
@@ -209,21 +208,21 @@ class _Run:
     """The samples of one race as they are taken, and what they have cost."""
 
     def __init__(
-        self, stepper: _Stepper, field: Field, budget: float, rng: np.random.Generator
+        self, timer: _Timer, race_state: RaceState, budget: float, rng: np.random.Generator
     ) -> None:
         self.samples: list[Sample] = []
         self.failures: dict[Candidate, str] = {}
         self.spent = 0.0
         self.tries = 0
-        self._stepper, self._field, self._budget, self._rng = stepper, field, budget, rng
-        self._started = stepper.now()
+        self._timer, self._race_state, self._budget, self._rng = timer, race_state, budget, rng
+        self._started = timer.now()
         self._steps = 1
         self._last: dict[Candidate, float] = {}
 
     @property
     def elapsed(self) -> float:
         """Seconds of the budget that are gone: the pool's, and those of planning between."""
-        return max(self.spent, self._stepper.now() - self._started)
+        return max(self.spent, self._timer.now() - self._started)
 
     @property
     def has_timed_the_default(self) -> bool:
@@ -238,40 +237,40 @@ class _Run:
         first = self._take(NATIVE_DEFAULT, 0, warm_up=True)
         if first is not None and first >= COLD_START_S:
             return
-        while self.elapsed < self._budget and self.tries < MOST_DISCARDED:
+        while self.elapsed < self._budget and self.tries < MAX_DISCARDED:
             seconds = self._take(NATIVE_DEFAULT, 0, warm_up=True)
             if seconds is None:
                 continue
-            if seconds >= SHORTEST_SAMPLE_S / 2 or self._steps >= MOST_STEPS:
+            if seconds >= SHORTEST_SAMPLE_S / 2 or self._steps >= MAX_REPEATS:
                 return
             wanted = math.ceil(1.2 * SHORTEST_SAMPLE_S * self._steps / seconds)
             self._lengthen(max(wanted, 2 * self._steps))
 
     def _lengthen(self, steps: int) -> None:
         """Let samples repeat the step more often; what they took so far is no guide any more."""
-        self._steps = min(steps, MOST_STEPS)
+        self._steps = min(steps, MAX_REPEATS)
         self._last.clear()
 
     def until_settled(self, progress: Callable[[Progress], None] | None) -> bool:
         """Take block after block; True if it ended for want of time."""
         block_number = 1
-        outlook: Outlook | None = None
+        plan: BlockPlan | None = None
         while True:
             default = self._last.get(NATIVE_DEFAULT, 0.0)
             left = self._budget - self.elapsed
-            outlook = next_block(
-                self._field,
+            plan = next_block(
+                self._race_state,
                 self.samples,
                 self._rng,
                 left / default if default else math.inf,
-                outlook,
+                plan,
             )
             if progress:
-                relative, low, high = outlook.relative
+                relative, low, high = plan.relative
                 progress(
                     Progress(
-                        outlook.hopeful,
-                        outlook.leader,
+                        plan.contenders,
+                        plan.leader,
                         relative,
                         low,
                         high,
@@ -279,15 +278,15 @@ class _Run:
                         self._budget,
                     )
                 )
-            if not outlook.block:
-                return outlook.cut_short
-            for candidate in outlook.block:
+            if not plan.block:
+                return plan.cut_short
+            for candidate in plan.block:
                 if candidate in self.failures:
                     continue
                 expected = self._last.get(candidate, default)
                 if self.elapsed + expected > self._budget:
                     return True
-                if self.tries > 2 * len(self.samples) + MOST_DISCARDED:
+                if self.tries > 2 * len(self.samples) + MAX_DISCARDED:
                     return False
                 self._take(candidate, block_number)
             block_number += 1
@@ -296,18 +295,18 @@ class _Run:
         """Take one sample; its seconds, or None if it came to nothing."""
         self.tries += 1
         try:
-            seconds = self._stepper.seconds(candidate, self._steps)
+            seconds = self._timer.seconds(candidate, self._steps)
         except Exception as error:
             if candidate == NATIVE_DEFAULT:
                 raise MeasuringError(
-                    f"the pool cannot step with the native default: {_in_words(error)}"
+                    f"the pool cannot step with the native default: {_error_text(error)}"
                 ) from error
-            self.failures[candidate] = _in_words(error)
-            others = tuple(c for c in self._field.candidates if c != candidate)
-            self._field = replace(self._field, candidates=others, confirm=None)
+            self.failures[candidate] = _error_text(error)
+            others = tuple(c for c in self._race_state.candidates if c != candidate)
+            self._race_state = replace(self._race_state, candidates=others, confirm=None)
             return None
         if not math.isfinite(seconds) or not 0 < round(seconds * 1e9) <= LARGEST_INTEGER:
-            if seconds == 0.0 and self._steps < MOST_BLIND_STEPS:
+            if seconds == 0.0 and self._steps < MAX_BLIND_REPEATS:
                 self._lengthen(2 * self._steps)  # the clock ticks too slowly for this
             return None
         self.spent += seconds

@@ -1,9 +1,7 @@
-"""From samples to a verdict. Pure: no clock, no database, no randomness, numpy only.
+"""From samples to a verdict. Pure numpy: no clock, no database, no randomness.
 
-`judge` needs nothing but the samples (and how much work they timed), so a verdict can be made
-again later from what the database holds, and comes out the same in every process. It leaves
-the native default only for a candidate that a duel has proven faster (see
-`tuner.racing.comparison`).
+`judge` needs only the samples and the pool's shape, so every process can repeat a verdict from
+the database. A candidate replaces the native default only if a paired comparison proves it faster.
 """
 
 from __future__ import annotations
@@ -16,13 +14,13 @@ import numpy as np
 from tuner.formatting import counted
 from tuner.racing.comparison import (
     FEWEST_PAIRS,
-    NO_DUEL,
-    WORTH,
-    Evidence,
-    Work,
+    MIN_GAIN,
+    NO_COMPARISON,
+    Analysis,
+    PoolShape,
+    analyse,
     expected_excess,
     usable_samples,
-    weigh,
 )
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
 
@@ -93,40 +91,40 @@ def judge(
             untimed: the verdict is then undecided.
         failed: candidates on which the pool raised: out, whatever they were timed at before.
     """
-    work = Work(num_envs, nthread)
-    usable = usable_samples(samples, work.native_chunk, failed)
-    evidence = weigh(usable, work)
-    if evidence is None:
+    shape = PoolShape(num_envs, nthread)
+    usable = usable_samples(samples, shape.native_chunk, failed)
+    analysis = analyse(usable, shape)
+    if analysis is None:
         return Verdict(NATIVE_DEFAULT, False, "budget" if cut_short else "too few", 0.0, 0.0, 0.0)
     default = [s.milliseconds for s in usable if s.candidate == NATIVE_DEFAULT]
-    return decide(evidence, work, float(np.median(default)), cut_short=cut_short)
+    return decide(analysis, shape, float(np.median(default)), cut_short=cut_short)
 
 
 def decide(
-    evidence: Evidence, work: Work, milliseconds: float, *, cut_short: bool = False
+    analysis: Analysis, shape: PoolShape, milliseconds: float, *, cut_short: bool = False
 ) -> Verdict:
-    """Make a verdict of evidence.
+    """Make a verdict of analysis.
 
     Args:
-        evidence: what samples say.
-        work: what they timed.
+        analysis: what samples say.
+        shape: what they timed.
         milliseconds: of a step of the native default.
         cut_short: as in `judge`.
     """
-    choice = _choose(evidence, work.native_chunk)
-    duel = evidence.duels.get(choice, NO_DUEL)
+    choice = _choose(analysis, shape.native_chunk)
+    comparison = analysis.comparisons.get(choice, NO_COMPARISON)
     left = choice != NATIVE_DEFAULT
-    loss, rival = _expected_loss(evidence.fit, evidence.candidates.index(choice))
+    loss, rival = _expected_loss(analysis.fit, analysis.candidates.index(choice))
     settled = loss < SETTLED and not cut_short
     return Verdict(
         candidate=choice,
         decided=settled,
-        reason=None if settled else _reason(evidence, choice, rival, cut_short),
-        gain=1.0 - math.exp(duel.mean) if left else 0.0,
-        gain_low=1.0 - math.exp(duel.high) if left else 0.0,
-        gain_high=1.0 - math.exp(duel.low) if left else 0.0,
-        ties=_ties(evidence, choice),
-        estimates=_estimates(evidence, milliseconds),
+        reason=None if settled else _reason(analysis, choice, rival, cut_short),
+        gain=1.0 - math.exp(comparison.mean) if left else 0.0,
+        gain_low=1.0 - math.exp(comparison.high) if left else 0.0,
+        gain_high=1.0 - math.exp(comparison.low) if left else 0.0,
+        ties=_ties(analysis, choice),
+        estimates=_estimates(analysis, milliseconds),
         expected_loss=loss,
     )
 
@@ -144,12 +142,12 @@ def nearest_native(candidate: Candidate, native_chunk: int | None) -> tuple[floa
     return (abs(math.log(size / native_chunk)) if native_chunk else 0.0, size)
 
 
-def _choose(evidence: Evidence, native_chunk: int | None) -> Candidate:
-    proven = [c for c, duel in evidence.duels.items() if duel.proven]
+def _choose(analysis: Analysis, native_chunk: int | None) -> Candidate:
+    proven = [c for c, comparison in analysis.comparisons.items() if comparison.proven]
     if not proven:
         return NATIVE_DEFAULT
-    best = min(evidence.duels[c].mean for c in proven)
-    equal = [c for c in proven if evidence.duels[c].mean <= best + WORTH]
+    best = min(analysis.comparisons[c].mean for c in proven)
+    equal = [c for c in proven if analysis.comparisons[c].mean <= best + MIN_GAIN]
     return min(equal, key=lambda c: nearest_native(c, native_chunk))
 
 
@@ -163,38 +161,38 @@ def _expected_loss(fitted: Costs, choice: int) -> tuple[float, int]:
     return max(loss), loss.index(max(loss))
 
 
-def _reason(evidence: Evidence, choice: Candidate, rival: int, cut_short: bool) -> Reason:
+def _reason(analysis: Analysis, choice: Candidate, rival: int, cut_short: bool) -> Reason:
     if cut_short:
         return "budget"
-    counts = evidence.counts
-    fewest = min(counts[rival], counts[evidence.candidates.index(choice)])
+    counts = analysis.counts
+    fewest = min(counts[rival], counts[analysis.candidates.index(choice)])
     return "too few" if fewest < FEWEST_PAIRS else "noise"
 
 
-def _ties(evidence: Evidence, choice: Candidate) -> tuple[Candidate, ...]:
-    k = evidence.candidates.index(choice)
-    mean, cov = evidence.fit.mean.tolist(), evidence.fit.covariance.tolist()
+def _ties(analysis: Analysis, choice: Candidate) -> tuple[Candidate, ...]:
+    k = analysis.candidates.index(choice)
+    mean, cov = analysis.fit.mean.tolist(), analysis.fit.covariance.tolist()
     found = []
-    for j, c in enumerate(evidence.candidates):
+    for j, c in enumerate(analysis.candidates):
         spread = math.sqrt(max(cov[j][j] + cov[k][k] - 2 * cov[j][k], 0.0))
         if j != k and abs(mean[j] - mean[k]) <= 1.96 * spread:
             found.append(c)
     return tuple(found)
 
 
-def _estimates(evidence: Evidence, milliseconds: float) -> tuple[Estimate, ...]:
+def _estimates(analysis: Analysis, milliseconds: float) -> tuple[Estimate, ...]:
     found = []
-    for k, c in enumerate(evidence.candidates):
-        mean = float(evidence.fit.mean[k])
-        reach = 1.96 * math.sqrt(max(float(evidence.fit.covariance[k, k]), 0.0))
-        duel = evidence.duels.get(c, NO_DUEL)
+    for k, c in enumerate(analysis.candidates):
+        mean = float(analysis.fit.mean[k])
+        reach = 1.96 * math.sqrt(max(float(analysis.fit.covariance[k, k]), 0.0))
+        comparison = analysis.comparisons.get(c, NO_COMPARISON)
         low, high = mean - reach, mean + reach
-        if duel.pairs >= FEWEST_PAIRS:
-            mean, low, high = duel.mean, duel.low, duel.high
+        if comparison.pairs >= FEWEST_PAIRS:
+            mean, low, high = comparison.mean, comparison.low, comparison.high
         found.append(
             Estimate(
                 candidate=c,
-                samples=evidence.counts[k],
+                samples=analysis.counts[k],
                 milliseconds=milliseconds * math.exp(mean),
                 relative=math.exp(mean),
                 low=math.exp(low),

@@ -399,7 +399,7 @@ def nearest(database: Path, key: CacheKey, here: Environment) -> SimilarKey | No
     """
     with read_snapshot(database) as rows:
         policies = policies_of(rows)
-        found = [_relative(row, key.facts, policies, here) for row in _nearest_rows(rows, key)]
+        found = [_relative(row, key.workload, policies, here) for row in _nearest_rows(rows, key)]
     # Of equally near ones that whose stack holds, then the newest: they come sorted by that.
     return min(found, key=lambda relative: len(relative.environment), default=None)
 
@@ -443,7 +443,7 @@ NEAREST = f"""
 
 
 def _nearest_rows(rows: Rows, key: CacheKey) -> list[dict[str, Any]]:
-    facts = _by_name(key.facts)
+    facts = _by_name(key.workload)
     found = rows(NEAREST, {name: _stored(facts.get(name), KINDS[name]) for name in FACT_COLUMNS})
     return [row for row in found if row["distance"] == found[0]["distance"]]
 

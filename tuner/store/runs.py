@@ -175,7 +175,7 @@ def key_row(connection: sa.Connection, key: str) -> int:
     found = connection.execute(FIND_KEY, {"digest": str(key)}).one_or_none()
     if found is not None and (found.model_id is not None or not isinstance(key, CacheKey)):
         return int(found.key_id)
-    facts = _key_values(connection, key.facts) if isinstance(key, CacheKey) else {}
+    facts = _key_values(connection, key.workload) if isinstance(key, CacheKey) else {}
     if found is not None:  # stored before by its digest alone: now its facts are known
         connection.execute(sa.update(table).where(table.c.key_id == found.key_id).values(**facts))
         pins = schema.pin  # one that was set when nobody knew what the key's pool can take

@@ -14,45 +14,15 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.facts import MODEL, ClockworkPool, SleepingPool, a_key
-from tuner import load_cache, resolve_chunk_size, store_cache
-from tuner.device import device_fingerprint
-from tuner.workload import CacheKey
-
-NUM_ENVS = 64
-NTHREAD = 2
+from tests.support.asking import NTHREAD, NUM_ENVS, NoLogging, its_key, resolve
+from tests.support.facts import MODEL, ClockworkPool, SleepingPool
+from tuner import load_cache, store_cache, tune_pool
 
 
 @pytest.fixture
 def pool() -> SleepingPool:
     """Make a pool that sleeps instead of doing physics."""
     return SleepingPool(NUM_ENVS, NTHREAD)
-
-
-def resolve(pool: Any, file: Path, **changes: Any) -> int | None:
-    """Ask as a training job asks, within a small budget."""
-    arguments: dict[str, Any] = {
-        "pool": pool,
-        "state": np.zeros((NUM_ENVS, 3)),
-        "model": MODEL,
-        "n_variants": 1,
-        "num_envs": NUM_ENVS,
-        "nthread": NTHREAD,
-        "dtype": np.float32,
-        "post_step_forward_sensor": False,
-        "bench_nsteps": 4,
-        "manual_chunk_size": None,
-        "adaptive": True,
-        "model_file": "robot.xml",
-        "time_budget_s": 0.3,
-        "database": file,
-    }
-    return resolve_chunk_size(**(arguments | changes))
-
-
-def its_key() -> CacheKey:
-    """Name the key that `resolve` asks for."""
-    return a_key(num_envs=NUM_ENVS, nthread=NTHREAD, device=device_fingerprint())
 
 
 def test_a_manual_value_wins_and_touches_nothing(pool: SleepingPool, database: Path) -> None:
@@ -129,18 +99,54 @@ def test_a_run_says_what_was_timed_and_under_which_circumstances(
 
 def test_one_line_says_what_happened(database: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pool = ClockworkPool(NUM_ENVS, NTHREAD)
-    with _no_logging():
+    with NoLogging():
         resolve(pool, database, clock=pool.clock)
         measured = capfd.readouterr()
         resolve(pool, database, clock=pool.clock)
         hit = capfd.readouterr()
     assert measured.out == hit.out == ""
-    for line, word in ((measured.err, "measured"), (hit.err, "hit")):
-        assert line.count("\n") == 1
-        assert word in line
-        assert "native default is chunk_size 3" in line
-        assert "ms per step: default " in line
-        assert str(database) in line
+    line, timings = measured.err.splitlines()
+    assert line.startswith("tuner: measured: using ")
+    assert timings.startswith("tuner: ms per step: default ")
+    assert hit.err == line.replace("measured", "hit") + "\n"
+    assert "decided" in line
+    assert "environment-steps/s" in line
+
+
+def test_a_hit_tells_its_timings_at_debug_level_only(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = ClockworkPool(NUM_ENVS, NTHREAD)
+    resolve(pool, database, clock=pool.clock)
+    caplog.clear()
+    with caplog.at_level(logging.DEBUG, logger="tuner"):
+        resolve(pool, database, clock=pool.clock)
+    line, *details = caplog.records
+    assert (line.levelname, {record.levelname for record in details}) == ("INFO", {"DEBUG"})
+    assert any("ms per step: default " in record.message for record in details)
+    assert any(str(database) in record.message for record in details)
+
+
+def test_a_pool_tells_what_the_short_way_in_leaves_out(database: Path) -> None:
+    pool = ClockworkPool(NUM_ENVS, NTHREAD)
+    state = np.zeros((NUM_ENVS, 3), dtype=np.float32)
+    options: dict[str, Any] = {"database": database, "time_budget_s": 0.3, "clock": pool.clock}
+    first = tune_pool(pool, state, model=MODEL, nstep=4, **options)
+    assert load_cache(database)[its_key()]["chunk_size"] == first
+    steps = len(pool.chunks)
+    assert tune_pool(pool, state, model=MODEL, nstep=4, **options) == first
+    assert len(pool.chunks) == steps
+    assert tune_pool(pool, state, model=MODEL, nstep=4, manual_chunk_size=5) == 5
+
+
+def test_a_pool_without_threads_gets_the_default_and_one_line(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    with NoLogging():
+        assert tune_pool(object(), np.zeros((4, 3)), model=MODEL, nstep=4) is None
+    err = capfd.readouterr().err
+    assert err.count("\n") == 1
+    assert "nthread" in err
 
 
 def test_the_line_goes_through_logging_where_there_is_logging(
@@ -151,24 +157,13 @@ def test_the_line_goes_through_logging_where_there_is_logging(
 ) -> None:
     with caplog.at_level(logging.INFO, logger="tuner"):
         resolve(pool, database)
-    assert [record.name for record in caplog.records] == ["tuner"]
+    assert {record.name for record in caplog.records} == {"tuner"}
     assert capfd.readouterr().err == ""
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         resolve(pool, database)
     assert caplog.records == []
     assert capfd.readouterr().err == ""
-
-
-class _no_logging:  # noqa: N801 - reads as the state it makes
-    """Take the test runner's own handlers away: a process where nobody set up logging."""
-
-    def __enter__(self) -> None:
-        self.handlers = logging.root.handlers[:]
-        logging.root.handlers.clear()
-
-    def __exit__(self, *_: object) -> None:
-        logging.root.handlers[:] = self.handlers
 
 
 class Broken(SleepingPool):
@@ -198,7 +193,7 @@ def test_a_candidate_on_which_the_pool_raises_is_named_with_the_run(database: Pa
 def test_a_pool_that_cannot_step_gives_the_default_one_line_and_a_failed_run(
     database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with _no_logging():
+    with NoLogging():
         assert resolve(Broken(NUM_ENVS, NTHREAD), database) is None
     err = capfd.readouterr().err
     assert err.count("\n") == 1
@@ -230,7 +225,7 @@ def test_a_pool_that_cannot_step_gives_the_default_one_line_and_a_failed_run(
 def test_whatever_is_wrong_the_job_gets_the_default_and_one_line(
     pool: SleepingPool, database: Path, capfd: pytest.CaptureFixture[str], changes: dict[str, Any]
 ) -> None:
-    with _no_logging():
+    with NoLogging():
         assert resolve(pool, database, **changes) is None
     err = capfd.readouterr().err
     assert err.count("\n") == 1
@@ -241,7 +236,7 @@ def test_a_file_that_is_no_database_gives_the_default_and_is_left_alone(
     pool: SleepingPool, database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     database.write_text("precious")
-    with _no_logging():
+    with NoLogging():
         assert resolve(pool, database) is None
     err = capfd.readouterr().err
     assert err.count("\n") == 1
@@ -297,7 +292,9 @@ def test_an_argument_that_could_not_be_stored_is_refused_before_anything_is_time
 
 def test_without_a_stderr_the_line_goes_nowhere(database: Path) -> None:
     program = f"""
-from tests.test_resolve import *
+from tests.support.asking import *
+from tests.support.facts import SleepingPool
+import sys
 sys.stderr = None
 resolve(SleepingPool(NUM_ENVS, NTHREAD), Path({str(database)!r}))
 """
@@ -318,7 +315,9 @@ def test_the_user_can_still_stop_the_job(database: Path, signal: type[BaseExcept
 
 def test_a_spawned_child_without_logging_says_its_line_on_stderr(database: Path) -> None:
     program = f"""
-from tests.test_resolve import *
+from tests.support.asking import *
+from tests.support.facts import SleepingPool
+import sys
 resolve(SleepingPool(NUM_ENVS, NTHREAD), Path({str(database)!r}))
 """
     child = subprocess.run(
@@ -326,4 +325,13 @@ resolve(SleepingPool(NUM_ENVS, NTHREAD), Path({str(database)!r}))
     )
     assert child.stdout == ""
     assert child.stderr.startswith("tuner: measured: ")
-    assert child.stderr.count("\n") == 1
+    assert child.stderr.count("\n") == 2
+
+
+def test_migrations_do_not_speak_in_a_jobs_log(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    pool = ClockworkPool(NUM_ENVS, NTHREAD)
+    with caplog.at_level(logging.INFO):
+        resolve(pool, database, clock=pool.clock)
+    assert {record.name for record in caplog.records} == {"tuner"}

@@ -20,15 +20,15 @@ from benchmarks.history import (
     verdict_seconds,
 )
 from benchmarks.simulation import SIZES, Problem
-from tuner.racing.comparison import Work
+from tuner.racing.comparison import PoolShape
 from tuner.racing.meta_analysis import (
     ENOUGH_SAMPLES,
     ENOUGH_SECONDS,
-    Timings,
-    Trial,
+    MeasuredRun,
+    SampleColumns,
+    combine_runs,
+    estimate_run,
     judge_runs,
-    pool_reports,
-    report,
 )
 from tuner.racing.verdict import judge
 from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
@@ -69,7 +69,7 @@ def run_of(
 FULL = [*EXPLORED, *duel(4, 8)]
 
 
-def verdict_of(*runs: Run | Trial) -> Verdict:
+def verdict_of(*runs: Run | MeasuredRun) -> Verdict:
     return judge_runs(runs, num_envs=1024, nthread=8)
 
 
@@ -90,7 +90,7 @@ def test_one_run_is_judged_as_ever(state: Any) -> None:
         run.samples, num_envs=1024, nthread=8, cut_short=state == "cut short", failed=run.failed
     )
     assert verdict_of(run) == alone
-    assert verdict_of(Trial.of(run)) == alone
+    assert verdict_of(MeasuredRun.of(run)) == alone
     assert alone.between_runs is None
 
 
@@ -102,7 +102,7 @@ def test_runs_without_timings_and_failed_ones_say_nothing() -> None:
 
 def test_columns_hold_what_samples_hold() -> None:
     run = run_of(FULL)
-    assert tuple(Timings.of(run.samples).samples()) == run.samples
+    assert tuple(SampleColumns.of(run.samples).samples()) == run.samples
 
 
 def test_two_runs_that_agree_do_not_take_back_what_one_proved() -> None:
@@ -234,8 +234,8 @@ def test_a_few_late_timings_are_no_noise_and_many_are(late: float, noisy: bool) 
         )
         for _ in range(2)
     ]
-    reports = [report(Timings.of(run.samples), Work(1024, 8)) for run in runs]
-    noise = pool_reports([r for r in reports if r], Work(1024, 8)).evidence.fit.noise
+    reports = [estimate_run(SampleColumns.of(run.samples), PoolShape(1024, 8)) for run in runs]
+    noise = combine_runs([r for r in reports if r], PoolShape(1024, 8)).analysis.fit.noise
     assert noise < 0.03 if not noisy else 0.1 < noise < 0.5
 
 

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tuner.racing.comparison import Work, duel_pairs, t95
+from tuner.racing.comparison import PoolShape, paired_differences, t95
 from tuner.racing.verdict import explain_verdict, judge, select_chunk_size
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
@@ -222,9 +222,9 @@ def test_pairs_are_neighbours_of_one_round() -> None:
     which = [0, 1, 1, 0, 0, 1, 2, 1, 1, 0]
     rounds = [0, 0, 0, 0, 1, 1, 1, 2, 2, 2]
     logs = [math.log([1.0, 0.5, 1.0][k]) for k in which]
-    found = duel_pairs(which, rounds, list(range(10)), logs)
+    found = paired_differences(which, rounds, list(range(10)), logs)
     assert found == {1: [pytest.approx(math.log(0.5))] * 3}
-    assert duel_pairs(which, rounds, list(range(0, 20, 2)), logs) == {}
+    assert paired_differences(which, rounds, list(range(0, 20, 2)), logs) == {}
 
 
 def test_t_quantiles_against_published_ones() -> None:
@@ -235,12 +235,12 @@ def test_t_quantiles_against_published_ones() -> None:
 
 
 def test_idle_threads_of_the_last_round() -> None:
-    work = Work(num_envs=1024, nthread=8)
+    work = PoolShape(num_envs=1024, nthread=8)
     assert work.native_chunk == 12
     assert work.idle(128) == 0.0
     assert work.idle(127) == pytest.approx(math.log(2 * 127 * 8 / 1024))
-    assert Work(1024, None).idle(127) == 0.0
-    assert Work(1024, None).native_chunk is None
+    assert PoolShape(1024, None).idle(127) == 0.0
+    assert PoolShape(1024, None).native_chunk is None
 
 
 def test_explanations() -> None:
