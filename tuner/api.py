@@ -18,7 +18,7 @@ from tuner.device import device_fingerprint
 from tuner.environment import environment_of
 from tuner.errors import LockError, OlderSchemaError
 from tuner.model_facts import model_signature
-from tuner.paths import database_file
+from tuner.paths import cache_path
 from tuner.records import Answer, Miss, Outcome
 from tuner.store.lookup import find_answer
 from tuner.workload import CacheKey, make_cache_key
@@ -102,7 +102,7 @@ def resolve_chunk_size(
             post_step_forward_sensor=post_step_forward_sensor,
             bench_nsteps=bench_nsteps,
         )
-        file = database_file(database)
+        file = cache_path(database)
         here = environment_of(pool)
 
         def measure(miss: Miss) -> Outcome:
