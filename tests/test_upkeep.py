@@ -26,9 +26,9 @@ from tuner.store.counting import SUFFIX, note_lookup
 from tests.support.facts import DEVICE, MODEL_SIGNATURE, SleepingPool, a_key
 from tests.support.jobs import ROOT
 from tests.support.stored import ALIKE, FASTER, HERE, NOON, Shell, a_run, contents, rows_of, store
-from tests.test_bad_places import WITHOUT_PRIVILEGE
+from tests.support.processes import WITHOUT_PRIVILEGE
 from tests.test_cli import tuner
-from tests.test_many_processes import runs_in
+from tests.support.processes import runs_in
 from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.environment import Environment
