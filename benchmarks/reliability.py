@@ -22,9 +22,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from unittest import mock
 
+from tests.support.crashes import VALUE, Failing, open_to_fail, store_and_die
 from tests.support.facts import a_key
 from tests.support.jobs import ROOT, finish, start_job, wait_until_stepping
-from tests.test_crashes import VALUE, Failing, open_to_fail, store_and_die
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError
 from tuner.store import database as engine

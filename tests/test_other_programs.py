@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from tests.support.stored import contents
-from tests.test_bad_places import WITHOUT_PRIVILEGE
+from tests.support.processes import WITHOUT_PRIVILEGE
 from tests.test_cookbook import SEARCHED, needs, prepare
 
 VIEWS = (

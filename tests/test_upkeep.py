@@ -21,24 +21,25 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tuner.store.counting import SUFFIX, note_lookup
 
-from tests.support.asking import NTHREAD, NUM_ENVS, its_key, resolve
 from tests.support.facts import DEVICE, MODEL_SIGNATURE, SleepingPool, a_key
 from tests.support.jobs import ROOT
 from tests.support.stored import ALIKE, FASTER, HERE, NOON, Shell, a_run, contents, rows_of, store
-from tests.test_bad_places import WITHOUT_PRIVILEGE
+from tests.support.processes import WITHOUT_PRIVILEGE
 from tests.test_cli import tuner
-from tests.test_many_processes import runs_in
+from tests.support.processes import runs_in
+from tests.test_resolve import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.environment import Environment
 from tuner.errors import ArgumentError, DatabaseError
 from tuner.formatting import counted
+from tuner.racing.meta_analysis import judge_runs
 from tuner.records import Answer, Candidate, Miss, Run
 from tuner.store import backup, migrate
 from tuner.store import maintenance as upkeep
-from tuner.store.backup import back_up
+from tuner.store.backup import back_up, check
 from tuner.store.lookup import find_answer
-from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
 from tuner.store.runs import recompute
 
@@ -220,18 +221,25 @@ def everything(database: Path) -> dict[str, list[tuple[Any, ...]]]:
 
 def test_forgetting_takes_out_all_of_a_key_and_nothing_else(database: Path, shell: Shell) -> None:
     store(database, KEY, a_run(1))
+    note_lookup(database, KEY, "hit")
+    upkeep.vacuum(database)  # which adds look-ups up
     before = everything(database)
     theirs = a_key(model_sig=MODEL_SIGNATURE | {"nq": 7}, device=DEVICE | {"rack": "north"})
     mixed = a_key(num_envs=64)  # of KEY's model and device
     for number, key in enumerate((theirs, mixed)):
         store(database, key, a_run(2 + number, state="failed"), a_run(4 + number))
         upkeep.pin(database, key, 4, "so")
+        note_lookup(database, key, "hit")
+    note_lookup(database, KEY, "miss")
     told = shell("forget", theirs, mixed, theirs[:20], "--yes", "--database", database)
     assert told.code == 0
     assert "quadruped.xml, 2 runs, " in told.err
     after = everything(database)
-    assert after == before
+    assert len(after["lookup"]) == len(before["lookup"]) + 1  # KEY's miss was waiting
+    assert {row[0] for row in after["lookup"]} == {KEY}
+    assert after | {"lookup": []} == before | {"lookup": []}
     assert check(database) == []
+    assert (database.parent / f"{database.name}{SUFFIX}").stat().st_size == 0
 
 
 def test_forgetting_the_last_key_leaves_a_sound_and_empty_database(
@@ -390,6 +398,12 @@ def test_what_came_between_plan_and_deed_is_not_pruned(aged: Path) -> None:
     assert check(aged) == []
 
 
+def test_look_ups_that_wait_do_not_bring_a_pruned_key_back(aged: Path) -> None:
+    note_lookup(aged, OTHER, "hit")
+    upkeep.prune(aged, upkeep.plan_pruning(aged, older_than=timedelta(days=60)))
+    assert rows_of(aged, "SELECT * FROM lookup") == []
+
+
 def test_free_pages_are_given_back_before_a_run_is_pruned_for_its_size(database: Path) -> None:
     store(database, KEY, a_run(1))
     small = database.stat().st_size
@@ -510,6 +524,7 @@ def test_what_is_not_ours_is_refused_in_one_line_and_never_touched(
     database: Path, shell: Shell, spoil: Callable[[Path], None], command: tuple[str, ...]
 ) -> None:
     spoil(database)
+    (database.parent / f"{database.name}{SUFFIX}").write_text(f"2026-01-31 hit {KEY}\n")
     before = contents(database.parent)
     assert str(database) in shell.refused(*command, "--database", database)
     assert contents(database.parent) == before
@@ -848,15 +863,25 @@ def test_a_file_that_may_only_be_read_is_not_copied_by_each_job(database: Path) 
 # --- statistics -----------------------------------------------------------------------------
 
 
-def test_statistics_count_what_is_stored(database: Path, shell: Shell) -> None:
+def test_statistics_count_what_is_stored_and_what_was_looked_up(
+    database: Path, shell: Shell
+) -> None:
     runs = [a_run(1, pool_seconds=4.0), a_run(2, pool_seconds=6.0)]
     store(database, KEY, *runs, a_run(3, pool_seconds=100.0, trigger="verify"))
     store(database, OTHER, a_run(4, state="failed", samples=(), pool_seconds=None))
     store_cache(database, "stated", {"chunk_size": 4})
     store(database, "from elsewhere", a_run(5, pairs=0, origin="other.db", pool_seconds=0.0))
+    for kind in ("hit", "hit", "pinned", "near", "miss", "resumed"):
+        note_lookup(database, KEY, kind)
+    upkeep.vacuum(database)  # adds them up
+    note_lookup(database, KEY, "hit")
+    note_lookup(database, OTHER, "hit")  # of which nobody knows what it saves
     before = contents(database.parent)
     stats = json.loads(shell("db", "stats", "--json", "--database", database).out)
     assert contents(database.parent) == before
+    assert stats["lookups"] == {"hit": 4, "pinned": 1, "near": 1, "miss": 1, "resumed": 1}
+    assert stats["hit_rate"] == 5 / 8
+    assert stats["saved_seconds"] == 4 * 5.0
     assert stats["tuning_seconds"] == 110.0
     assert (stats["keys"], stats["runs"], stats["failed_runs"], stats["imported_runs"]) == (
         4, 6, 1, 2,
@@ -864,7 +889,9 @@ def test_statistics_count_what_is_stored(database: Path, shell: Shell) -> None:
     assert stats["samples"] == sum(len(run.samples) for run in runs) * 3 / 2 + 5
     assert stats["bytes"] == len(before[database.name])
     shown = shell("db", "stats", "--database", database).out
-    assert "110.0 s" in shown
+    assert "62.5 %" in shown
+    assert "20.0 s" in shown
+    assert "lookups: resumed     1\n" in shown
 
 
 def test_statistics_of_nothing_divide_by_nothing(database: Path, shell: Shell) -> None:
@@ -872,7 +899,9 @@ def test_statistics_of_nothing_divide_by_nothing(database: Path, shell: Shell) -
     shell("db", "stats", "--json", "--database", database)
     store(database, KEY, a_run(1, state="failed", samples=(), pool_seconds=None))
     stats = json.loads(shell("db", "stats", "--json", "--database", database).out)
+    assert stats["hit_rate"] is None
     assert stats["bytes_per_sample"] is None
+    assert stats["saved_seconds"] == 0
     assert "none yet" in shell("db", "stats", "--database", database).out
 
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tuner.candidates import checked_chunk_size, whole_number
 from tuner.errors import ArgumentError
-from tuner.paths import cache_path, database_file
+from tuner.paths import cache_path
 from tuner.records import LARGEST_INTEGER, Candidate, Run, RunMetadata, Sample
 from tuner.store.lookup import read_answers
 from tuner.store.schema import LONGEST_TEXT, storable_text
@@ -34,7 +34,7 @@ def load_cache(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     Raises:
         DatabaseError: if the file is there and is not a tuning database.
     """
-    return read_answers(database_file(path))
+    return read_answers(cache_path(path))
 
 
 def store_cache(path: str | os.PathLike[str], key: str, value: Mapping[str, Any]) -> None:

@@ -1,22 +1,23 @@
-"""Says whether all is well here: the database, the machine, and whether it is quiet enough.
+"""Checks the installation and suggests fixes: the database, its place, the machine, its load.
 
-Looks only: writes nothing, times nothing. Every problem comes with its next step.
+Writes nothing and times nothing. Every problem comes with a next step.
 """
 
 from __future__ import annotations
 
 import os
 import platform
+import re
 import shutil
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
+from importlib.util import find_spec
 from pathlib import Path
 
 from tuner.device import governors, processors
 from tuner.errors import TunerError
-from tuner.filesystem import filesystem_type, is_network
 from tuner.formatting import counted
 from tuner.lock import measuring_lock_path
 from tuner.store.sqlite import (
@@ -35,31 +36,41 @@ LEAST_FREE_BYTES = 100 * 2**20
 QUIET_LOAD_PER_CPU = 0.25
 """Runnable tasks per usable CPU, over the last minute, above which timings suffer."""
 
+CHART_LIBRARIES = ("altair", "jinja2", "vl_convert")
+"""Modules that `tuner plot` and `tuner report` import."""
+
+MOUNTS = Path("/proc/self/mountinfo")
+
+NETWORK = frozenset(
+    (
+        *("nfs", "nfs4", "cifs", "smb2", "smb3", "smbfs", "afs", "coda", "ncpfs"),
+        *("lustre", "gpfs", "beegfs", "fhgfs", "ceph", "glusterfs", "orangefs", "pvfs2"),
+        *("panfs", "wekafs", "ocfs2", "9p", "virtiofs", "vboxsf", "vmhgfs"),
+    )
+)
+"""File systems that several machines may share, whose locks are unreliable."""
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One thing that was looked at."""
+    """One thing that was examined."""
 
     name: str
     value: str
     problem: str | None = None
-    """What is wrong with it, where something is."""
+    """What is wrong with it, if anything."""
     next_step: str | None = None
 
 
 def examine(database: Path) -> list[Reading]:
-    """Look at everything that can stand in a tuning's way.
-
-    Returns:
-        A reading per thing, those of the database first; never raises for what it finds.
-    """
+    """Examine everything that can prevent tuning: the database first. Raises nothing."""
     looks = (_place, _file_system, _content, _folder)
     readings = [reading for look in looks for reading in _seen(look, database)]
     return [*readings, *_seen(_lock, measuring_lock_path()), *_versions(), *_machine()]
 
 
 def _seen(look: Callable[[Path], Iterable[Reading]], path: Path) -> list[Reading]:
-    """Take a look; a place that may not even be looked at is a finding as well."""
+    """Report a place that may not be examined as a finding."""
     try:
         return list(look(path))
     except OSError as error:
@@ -70,7 +81,7 @@ def _seen(look: Callable[[Path], Iterable[Reading]], path: Path) -> list[Reading
 
 def _place(database: Path) -> Iterator[Reading]:
     try:
-        made = "" if exists(database) else " (not made yet: the first tuning makes it)"
+        made = "" if exists(database) else " (not made yet: the first tuning creates it)"
         yield Reading("database", f"{database}{made}")
     except TunerError as error:
         place = str(database)[:LONGEST_NAME]
@@ -83,7 +94,7 @@ def _file_system(database: Path) -> Iterator[Reading]:
         yield Reading(
             "file system",
             f"{kind}",
-            "a network file system: locks between machines cannot be counted on",
+            "a network file system: locks between machines are unreliable",
             "name a local file with TUNER_DATABASE; the rollback journal keeps this one safe "
             "as long as one machine at a time writes",
         )
@@ -91,10 +102,59 @@ def _file_system(database: Path) -> Iterator[Reading]:
         yield Reading("file system", kind or "unknown")
 
 
+def filesystem_type(path: Path, mounts: Path = MOUNTS) -> str | None:
+    """Name the file system of a path, or of its first parent that exists.
+
+    Args:
+        path: A file or folder, which need not exist.
+        mounts: The kernel's table of mounts. (statfs misreports 9p.)
+
+    Returns:
+        The kernel's name, such as "ext4" or "fuse.sshfs"; None if the system does not tell.
+    """
+    try:
+        table = mounts.read_text(errors="surrogateescape")
+    except OSError:
+        return None
+    place = _existing(path)
+    found: tuple[int, str] | None = None
+    for line in table.splitlines():
+        before, _, after = line.partition(" - ")
+        fields, kinds = before.split(" "), after.split(" ")
+        if len(fields) < 5 or not kinds[0]:
+            continue
+        mount = _unescaped(fields[4])
+        # The last of several mounts on one point hides the others, hence >=.
+        if _is_below(place, mount) and (found is None or len(mount) >= found[0]):
+            found = (len(mount), kinds[0])
+    return found[1] if found else None
+
+
+def is_network(filesystem: str | None) -> bool:
+    """Tell whether a file system's locks are unreliable: network file systems and FUSE."""
+    return filesystem is not None and (filesystem in NETWORK or filesystem.startswith("fuse"))
+
+
+def _existing(path: Path) -> str:
+    place = os.path.realpath(path)
+    while not os.path.exists(place) and place != os.path.dirname(place):
+        place = os.path.dirname(place)
+    return place
+
+
+def _is_below(place: str, mount: str) -> bool:
+    return mount == "/" or place == mount or place.startswith(mount + "/")
+
+
+def _unescaped(field: str) -> str:
+    """Undo the kernel's octal escapes of spaces and the like."""
+    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+
+
 def _content(database: Path) -> Iterator[Reading]:
     try:
         if not exists(database) or is_empty(database):
-            yield Reading("schema", f"none yet, this tuner makes {REVISION}")
+            yield Reading("schema", f"none yet, this tuner creates {REVISION}")
             return
         ((mode,),) = query(database, "PRAGMA journal_mode")
         revision = file_revision(database)
@@ -105,7 +165,7 @@ def _content(database: Path) -> Iterator[Reading]:
         yield Reading("schema", "unreadable", str(explained(database, error)), "`tuner db check`")
         return
     except TunerError:
-        return  # told already, as the database's place
+        return  # reported as the database's place
     yield _journal(mode)
     if revision == REVISION:
         yield Reading("schema", f"{revision}, as this tuner expects")
@@ -120,7 +180,7 @@ def _journal(mode: str) -> Reading:
         return Reading(
             "journal mode",
             "wal",
-            "somebody switched it: a WAL file cannot be read in a read-only folder, and SQLite "
+            "another program set it: a WAL file cannot be read in a read-only folder, and SQLite "
             "before 3.51.3 can lose committed pages in it",
             "while nobody uses the file: sqlite3 FILE 'PRAGMA journal_mode = DELETE'",
         )
@@ -157,9 +217,9 @@ def _lock(path: Path) -> Iterator[Reading]:
         yield Reading(
             "measuring lock",
             str(path),
-            "it is no file that can be opened, or cannot be made: nothing is measured",
-            "remove it if it is no file, or name a folder that all users of this machine can "
-            "write with TUNER_LOCK_FOLDER",
+            "cannot open or create the file: nothing is measured",
+            "remove it if it is not a file, or name a folder that all users of this machine can "
+            "write to with TUNER_LOCK_FOLDER",
         )
     else:
         yield Reading("measuring lock", str(path))
@@ -173,35 +233,35 @@ def _versions() -> Iterator[Reading]:
         yield Reading("mujoco", metadata.version("mujoco"))
     except metadata.PackageNotFoundError:
         yield Reading("mujoco", "missing", "nothing can be measured", "pip install mujoco")
+    missing = ", ".join(name for name in CHART_LIBRARIES if find_spec(name) is None)
+    hint = f"{missing} missing: pip install 'tuner[charts]' for `tuner plot` and `tuner report`"
+    yield Reading("charts", hint if missing else "their libraries are installed")
 
 
 def _machine() -> Iterator[Reading]:
     here = processors()
     yield Reading("system", f"{platform.system()} {platform.machine()}")
     yield Reading("cpu", f"{here.cpu_model or 'unknown'}, {here.cpu_count} logical CPUs")
-    if here.usable_cpus < here.cpu_count:
-        yield Reading("usable cpus", f"{here.usable_cpus} (this process is pinned)")
-    else:
-        yield Reading("usable cpus", f"{here.usable_cpus}")
-    if not here.cpu_quota:
-        yield Reading("cpu quota", "unknown" if here.cpu_quota is None else "none")
-    elif here.cpu_quota < here.usable_cpus:
+    pinned = " (this process is pinned)" if here.usable_cpus < here.cpu_count else ""
+    yield Reading("usable cpus", f"{here.usable_cpus}{pinned}")
+    quota = "unknown" if here.cpu_quota is None else f"{here.cpu_quota:g} CPUs"
+    if here.cpu_quota and here.cpu_quota < here.usable_cpus:
         yield Reading(
             "cpu quota",
-            f"{here.cpu_quota:g} CPUs",
+            quota,
             "the control group stops the pool's threads once their share is used up",
             f"give the pool {counted(max(1, int(here.cpu_quota)), 'thread')}, or raise the quota",
         )
     else:
-        yield Reading("cpu quota", f"{here.cpu_quota:g} CPUs")
+        yield Reading("cpu quota", "none" if here.cpu_quota == 0 else quota)
     yield Reading("threads per core", f"{here.threads_per_core or 'unknown'}")
     yield Reading("unequal cores", {None: "unknown", True: "yes", False: "no"}[here.unequal_cores])
     yield Reading("numa nodes", f"{here.numa_nodes or 'unknown'}")
     yield Reading("clock governor", ", ".join(sorted(governors())) or "unknown")
-    yield _quiet(here.usable_cpus)
+    yield _load(here.usable_cpus)
 
 
-def _quiet(usable_cpus: int) -> Reading:
+def _load(usable_cpus: int) -> Reading:
     if not hasattr(os, "getloadavg"):
         return Reading("load", "unknown")
     load = os.getloadavg()[0]
@@ -210,7 +270,7 @@ def _quiet(usable_cpus: int) -> Reading:
         return Reading(
             "load",
             value,
-            "other work runs on this machine: measuring takes longer and may stay undecided",
-            "tune when it is quiet",
+            "other programs are running: measuring takes longer and may stay undecided",
+            "tune when the machine is quiet",
         )
     return Reading("load", value)

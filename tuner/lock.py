@@ -1,8 +1,7 @@
-"""Locks between processes, by the operating system: they die with their holder.
+"""Locks between processes that the operating system releases when their holder dies.
 
-Best effort: where the system has no `fcntl` nothing is held and the caller goes on. Never a
-lock on the database file itself: a second open of a database in a process that holds SQLite's
-locks on it gives those locks away.
+Without `fcntl` (on Windows) nothing is locked and the caller goes on. The database file itself
+is never locked: closing a second descriptor of it would release SQLite's own locks.
 """
 
 from __future__ import annotations
@@ -30,23 +29,23 @@ POLL_SECONDS: Final = 0.05
 HELD_ELSEWHERE: Final = (errno.EWOULDBLOCK, errno.EACCES)
 
 _held: set[int] = set()
-"""Descriptors of the locks that this process holds or waits for."""
+"""Descriptors of the locks that this process holds or waits for; a forked child closes them."""
 
 
 @contextmanager
 def file_lock(
     lock_path: str | os.PathLike[str], *, timeout_s: float | None = None
 ) -> Iterator[None]:
-    """Hold a lock that one process at a time can hold, and one thread of it.
+    """Hold a lock that one thread of one process at a time can hold.
 
-    The file stays when the lock is released, because removing it would let two holders in.
+    The file is not removed at the end, because that would let two holders in.
 
     Args:
-        lock_path: The file to lock; made, with its folder, if it is missing.
-        timeout_s: Seconds to wait for another holder; None waits for ever.
+        lock_path: The file to lock; created, with its folder, if it is missing.
+        timeout_s: Seconds to wait for another holder; None waits without limit.
 
     Raises:
-        LockError: if the file cannot be opened or locked, or the time is up.
+        LockError: if the file cannot be opened or locked, or the wait times out.
     """
     path = Path(lock_path)
     try:
@@ -59,31 +58,31 @@ def file_lock(
 
 @contextmanager
 def measuring_turn(wait_s: float, *, unless: Callable[[], bool]) -> Iterator[bool]:
-    """Wait for this machine's one turn to measure, and hold it.
+    """Wait until no other process on this machine measures, then hold its measuring lock.
 
-    Two processes that time their pools at the same moment measure each other, whatever their
-    keys, their databases and their users. So the lock lies on the machine, in a folder that
-    all its users share, and never in a home that other machines see.
+    Processes that time their pools at the same moment disturb each other, whatever their keys,
+    databases and users. So the lock is in a folder that all users of the machine share, and
+    never in a home that other machines see.
 
     Args:
-        wait_s: Seconds to wait for the holder, who may be slow or stopped.
-        unless: Asked some twenty times a second while waiting; True ends the waiting, because
-            whoever holds the turn has found what the caller wants to know.
+        wait_s: Seconds to wait for the holder.
+        unless: Called while waiting, every POLL_SECONDS; True ends the wait, because the holder
+            has found the answer.
 
     Yields:
-        True with the turn, False where `unless` ended the waiting.
+        True with the lock, False if `unless` ended the wait.
 
     Raises:
-        LockError: if the lock cannot be used, or the time is up.
+        LockError: if the lock cannot be used, or the wait times out.
     """
     with _taken(measuring_lock_path(), wait_s, unless, follow=False) as mine:
         yield mine
 
 
 def measuring_lock_path() -> Path:
-    """Name the file whose lock is this machine's turn to measure.
+    """Return the path of this machine's measuring lock.
 
-    /tmp and not TMPDIR, which batch systems set for each job: it would be a lock for each job.
+    /tmp and not TMPDIR, which batch systems set for each job.
     """
     named = os.environ.get(LOCK_FOLDER_VARIABLE)
     shared = "/tmp" if os.path.isdir("/tmp") else tempfile.gettempdir()
@@ -102,17 +101,17 @@ def _taken(
     try:
         yield _wait(descriptor, path, timeout_s, unless)
     finally:
-        if descriptor in _held:  # not so in a child forked meanwhile, where it is closed already
+        if descriptor in _held:  # a child forked meanwhile has closed it already
             _held.discard(descriptor)
-            os.close(descriptor)  # closing releases: this is the lock's only descriptor
+            os.close(descriptor)  # this releases the lock
 
 
 def _open(path: Path, *, follow: bool) -> int:
-    """Open a lock file that may be somebody else's, or make it for everybody.
+    """Open a lock file, which may be another user's, or create it for all users.
 
-    Reading is all that flock needs, so another user's file will do. It is not opened with
-    O_CREAT where it exists: in a sticky folder Linux refuses that for another user's file.
-    In a folder that may be anybody's, links are not followed; a pipe is never waited for.
+    flock needs a descriptor for reading only. An existing file is opened without O_CREAT: in a
+    sticky folder Linux refuses that for another user's file. In a shared folder links are not
+    followed. O_NONBLOCK keeps a pipe from blocking.
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
@@ -121,7 +120,7 @@ def _open(path: Path, *, follow: bool) -> int:
         except FileNotFoundError:
             descriptor = os.open(path, flags | os.O_CREAT, 0o644)
             if os.fstat(descriptor).st_uid == os.geteuid():
-                os.fchmod(descriptor, 0o644)  # a umask of 077 would lock the others out
+                os.fchmod(descriptor, 0o644)  # a umask of 077 would exclude other users
     except OSError as error:
         raise _cannot("open", path, error) from error
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -134,7 +133,7 @@ def _open(path: Path, *, follow: bool) -> int:
 
 
 def _wait(descriptor: int, path: Path, timeout_s: float | None, unless: Callable[[], bool]) -> bool:
-    """Poll for the lock: flock itself knows no bound, and would not look around meanwhile."""
+    """Poll for the lock, because flock has no timeout."""
     if timeout_s is not None and math.isnan(timeout_s):
         raise LockError("the time to wait for a lock must be a number of seconds, received nan")
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
@@ -150,7 +149,7 @@ def _wait(descriptor: int, path: Path, timeout_s: float | None, unless: Callable
         if deadline is not None and time.monotonic() >= deadline:
             raise LockError(
                 f"another process has held {path} for {timeout_s:g} s: "
-                "wait for it, or look for one that hangs"
+                "wait for it, or stop it if it hangs"
             )
         time.sleep(POLL_SECONDS)
 
@@ -163,7 +162,7 @@ def _cannot(deed: str, path: Path, error: OSError) -> LockError:
 
 
 def _leave_to_the_parent() -> None:
-    """After a fork, let go of the parent's locks: a child would keep them past its death."""
+    """Close the parent's locks in a forked child, which would hold them after the parent ends."""
     for descriptor in _held:
         os.close(descriptor)
     _held.clear()

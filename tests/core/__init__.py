@@ -1,0 +1,1 @@
+"""Tests of what a job calls and what a measurement needs."""

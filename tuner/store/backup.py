@@ -1,9 +1,8 @@
-"""Copies a database consistently while others write to it."""
+"""Copies a database consistently while other processes write to it."""
 
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import sqlite3
 import tempfile
@@ -11,51 +10,42 @@ from contextlib import closing
 from pathlib import Path
 
 from tuner.errors import DatabaseError, cannot_write
-from tuner.store.sqlite import (
-    error_name,
-    explained,
-    file_uri,
-    open_for_reading,
-)
+from tuner.store.sqlite import error_name, explained, file_uri, open_for_reading
 
 OF_THE_DATABASE = ("SQLITE_BUSY", "SQLITE_CORRUPT", "SQLITE_NOTADB")
-"""Errors that speak of what is copied; any other one speaks of the copy."""
-RENAME_NOREPLACE = 1
-AT_FDCWD = -100
-"""Of Linux: a path is meant as every other one is."""
+"""Errors of the file that is copied; any other one is of the copy."""
 NAME_KEPT = 40
-"""Characters of a name that the unfinished file's name repeats: both have to fit in 255 bytes."""
+"""Characters of a name that the unfinished file's name repeats: both must fit in 255 bytes."""
 
 
 def back_up(database: Path, copy: Path) -> None:
-    """Write a copy of one moment's state, without the space that deleted rows left.
+    """Write a consistent, compact copy. Other processes may read and write meanwhile.
 
-    The copy appears under its name whole or not at all. Others may read and write meanwhile.
+    The copy appears under its name whole or not at all.
 
     Args:
         database: The file to be copied.
-        copy: Where to; nothing is overwritten.
+        copy: The new file; nothing is overwritten.
 
     Raises:
-        DatabaseError: if there is something at `copy` already, or it cannot be written, or the
-            database cannot be read.
+        DatabaseError: if `copy` exists or cannot be written, or the database cannot be read.
     """
     try:
         if not copy.name:
-            raise DatabaseError(f"{str(copy)!r} names no file to copy to")
+            raise DatabaseError(f"{str(copy)!r} is not a file to copy to")
         if os.path.lexists(copy):
             raise FileExistsError(copy)
         partial = _new_file_beside(copy)
         try:
             _copy(database, partial, copy)
-            _synchronise(partial)  # SQLite does not: a power cut could leave an empty file
+            _synchronise(partial)  # VACUUM INTO does not
             with contextlib.suppress(PermissionError):  # some file systems have no modes
                 os.chmod(partial, database.stat().st_mode & 0o777)
             _name(partial, copy)
         finally:
             with contextlib.suppress(OSError):
                 partial.unlink()
-        with contextlib.suppress(OSError):  # not every file system does that to a folder
+        with contextlib.suppress(OSError):  # not every file system can do that to a folder
             _synchronise(copy.parent)
     except FileExistsError as error:
         raise DatabaseError(f"{copy} is there already: name another file") from error
@@ -64,7 +54,7 @@ def back_up(database: Path, copy: Path) -> None:
 
 
 def _new_file_beside(copy: Path) -> Path:
-    """Make the file that becomes the copy, for its owner only as long as it is not finished."""
+    """Create the file that becomes the copy, readable by its owner only until it is finished."""
     prefix = f"{copy.name[:NAME_KEPT]}.partial-"
     descriptor, name = tempfile.mkstemp(prefix=prefix, dir=copy.parent)
     os.close(descriptor)
@@ -78,7 +68,7 @@ def _copy(database: Path, partial: Path, copy: Path) -> None:
         raise explained(database, error, "copy") from error
     with closing(connection):
         try:
-            # As a URI: SQLite would take a name that looks like one for one.
+            # As a URI, because SQLite takes a name like "file:x" for one.
             connection.execute("VACUUM INTO ?", (file_uri(partial),))
         except sqlite3.Error as error:
             if error_name(error).startswith(OF_THE_DATABASE):
@@ -90,42 +80,19 @@ def _copy(database: Path, partial: Path, copy: Path) -> None:
 
 
 def _name(partial: Path, copy: Path) -> None:
-    """Give the finished copy its name, unless something has it already."""
+    """Give the finished copy its name, unless the name is taken."""
     try:
         os.link(partial, copy)
     except FileExistsError:
         raise
-    except OSError:  # a file system without second names
-        if not _rename_without_replacing(partial, copy):
-            # The name is taken first, and only ever our own empty file replaced.
-            os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-            os.replace(partial, copy)
-
-
-def _rename_without_replacing(partial: Path, copy: Path) -> bool:
-    """Rename a file in one step, where the system can do that only if the name is free.
-
-    Returns:
-        Whether it was done.
-
-    Raises:
-        FileExistsError: if something has the name.
-    """
-    import ctypes  # needed on few file systems only
-
-    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
-    if rename is None:
-        return False
-    names = os.fsencode(partial), os.fsencode(copy)
-    if rename(AT_FDCWD, names[0], AT_FDCWD, names[1], RENAME_NOREPLACE) == 0:
-        return True
-    if ctypes.get_errno() == errno.EEXIST:
-        raise FileExistsError(copy)
-    return False
+    except OSError:  # a file system without hard links
+        # Take the name first, so that only our own empty file is ever replaced.
+        os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.replace(partial, copy)
 
 
 def _synchronise(path: Path) -> None:
-    """Have a file's content, or a folder's entries, written to the disk."""
+    """Write a file's content, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

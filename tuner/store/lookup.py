@@ -1,7 +1,7 @@
-"""The hit path: one row by one index, read-only, with the standard library alone.
+"""Looks stored answers up: one row by one index, read-only, with the standard library alone.
 
-Never writes, never migrates, never imports SQLAlchemy. What a row holds is checked before it
-counts as an answer: the value goes straight to native code that a 0 would kill.
+Never writes, migrates or imports SQLAlchemy. A row's values are checked before they count as an
+answer, because they go straight to native code that crashes on a 0.
 """
 
 from __future__ import annotations
@@ -22,11 +22,9 @@ from tuner.store.sqlite import (
     is_empty,
     other_revision,
     query,
-    query_again,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
     from os import PathLike
 
 ONE_ANSWER = """
@@ -45,9 +43,9 @@ ONE_ANSWER = """
     WHERE known.version_num = :revision
     ORDER BY verdict.last_measured_utc DESC
 """
-"""A row for each software stack that the key has a verdict for, one with NULLs if for none.
+"""A row per environment that the key has a verdict for, or one of NULLs without a verdict.
 
-No row at all where the schema is another one than we read.
+No row at all where the schema is not REVISION.
 """
 
 ALL_ANSWERS = """
@@ -63,7 +61,7 @@ ALL_ANSWERS = """
 
 LARGEST_FLOAT = sys.float_info.max
 LONGEST_NAME = 20
-"""Characters of a candidate's name: no chunk size is longer."""
+"""Characters of a candidate's name."""
 
 OPEN_REASONS = ("budget", "noise", "too few", "contradiction")
 """Why a verdict is not decided."""
@@ -72,18 +70,18 @@ OPEN_REASONS = ("budget", "noise", "too few", "contradiction")
 def find_answer(
     database: str | PathLike[str], key: str, num_envs: int | None, here: Environment = UNKNOWN
 ) -> Answer | Miss:
-    """Look one key up. Does not write to the database, and makes no file.
+    """Look one key up. Does not write to the database or create a file.
 
     Args:
-        database: The file. One that does not exist holds no answer.
+        database: The file. A missing one holds no answer.
         key: The digest that `make_cache_key` made.
         num_envs: The largest chunk size that the pool can take; None skips that check.
-        here: The software stack that asks. A verdict of another one answers as far as the
-            validators' policies allow.
+        here: The software environment of the caller. A verdict of another one counts as far as
+            the validators' policies allow.
 
     Returns:
-        The answer, or why there is none: no such key, a verdict that does not hold any more,
-        or a row that no pool could use.
+        The answer, or why there is none: no such key, an outdated verdict, or a row whose values
+        cannot be used.
 
     Raises:
         SchemaError: if the file has another schema than this code reads.
@@ -91,7 +89,7 @@ def find_answer(
     """
     if not exists(database):
         return Miss("there is no database yet")
-    rows = _ask(query_again, database, ONE_ANSWER, {"key": str(key), "revision": REVISION})
+    rows = _ask(database, ONE_ANSWER, {"key": str(key), "revision": REVISION})
     if rows is None:
         return Miss("the database is empty")
     if not rows:
@@ -100,14 +98,14 @@ def find_answer(
 
 
 def _of_rows(rows: list[tuple[Any, ...]], num_envs: int | None, here: Environment) -> Answer | Miss:
-    """Take the verdict that holds here: of several this very stack's own, else the newest."""
+    """Take the valid verdict: this environment's own if there is one, else the newest."""
     pinned, because = rows[0][16:]
     unusable = None if because is None else _unusable(pinned, num_envs)
     if because is not None and unusable is None:
         return Answer(
             pinned, True, None, None, None, None, timings_of(rows[0][10]), 0, str(because)
         )
-    # A pin that no pool could take is none: else every job would measure, and in vain.
+    # An unusable pin is ignored: otherwise every job would measure again.
     if rows[0][5] is None:
         return Miss(f"the pinned {unusable}" if unusable else "this key has no answer yet")
     policies = dict(zip(Environment._fields, rows[0][12:16], strict=True))
@@ -135,14 +133,14 @@ def _outdated(broken: list[str], there: Environment, here: Environment) -> str:
 def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
     """Read every answer, as the values that `load_cache` returns. Does not write.
 
-    A row that no pool could use is left out.
+    Rows with unusable values are left out.
 
     Raises:
         SchemaError, DatabaseError: as `find_answer`.
     """
     if not exists(database):
         return {}
-    rows = _ask(query, database, ALL_ANSWERS)
+    rows = _ask(database, ALL_ANSWERS)
     if rows is None:
         return {}
     revision = file_revision(database)
@@ -156,21 +154,19 @@ def read_answers(database: str | PathLike[str]) -> dict[str, dict[str, Any]]:
 
 
 def _ask(
-    look: Callable[..., list[tuple[Any, ...]]],
-    database: str | PathLike[str],
-    statement: str,
-    parameters: tuple[object, ...] | dict[str, object] = (),
+    database: str | PathLike[str], statement: str, parameters: dict[str, object] | None = None
 ) -> list[tuple[Any, ...]] | None:
-    """Read rows; None from a file that holds nothing at all yet."""
+    """Read rows; None from a file without any tables."""
     try:
-        return look(database, statement, parameters)
-    except sqlite3.Error as error:
-        if error_name(error) != "SQLITE_ERROR":
-            raise explained(database, error) from error
-    if is_empty(database):
-        return None
-    try:  # somebody may have filled it just between the two looks
-        return query(database, statement, parameters)
+        try:
+            return query(database, statement, parameters or {})
+        except sqlite3.Error as error:
+            if error_name(error) != "SQLITE_ERROR":
+                raise
+        if is_empty(database):
+            return None
+        # Another process may have created the tables between the two looks.
+        return query(database, statement, parameters or {})
     except sqlite3.Error as error:
         raise explained(database, error) from error
 
@@ -181,7 +177,7 @@ def usable_chunk_size(chunk_size: Any, num_envs: int | None) -> bool:
 
 
 def is_finite(number: Any) -> bool:
-    """Tell whether a value is a number that can be counted with."""
+    """Tell whether a value is a finite number."""
     return type(number) in (int, float) and -LARGEST_FLOAT <= number <= LARGEST_FLOAT
 
 
@@ -190,11 +186,11 @@ def _unusable(chunk_size: Any, num_envs: int | None) -> str | None:
     if chunk_size is None or usable_chunk_size(chunk_size, num_envs):
         return None
     most = "num_envs" if num_envs is None else num_envs
-    return f"chunk_size {_short(chunk_size)} is no whole number from 1 to {most}"
+    return f"chunk_size {_short(chunk_size)} is not an integer from 1 to {most}"
 
 
 def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
-    """Turn a row into an answer, or into a miss where its values cannot be used."""
+    """Turn a row into an answer, or into a miss if its values cannot be used."""
     chunk_size, decided, reason, gain, low, high, timings, samples = facts
     unusable = _unusable(chunk_size, num_envs)
     if unusable:
@@ -217,21 +213,15 @@ def _checked(facts: tuple[Any, ...], num_envs: int | None) -> Answer | Miss:
 
 
 def _short(value: Any) -> str:
-    """Repeat a value that somebody may have made a billion characters long."""
+    """Quote a stored value, which may be very long."""
     return repr(value[:40] if isinstance(value, (str, bytes)) else value)
 
 
 def timings_of(text: Any) -> dict[str, float]:
-    """Read a row's timings; they are for people, so an odd one is left out, not an error."""
-    try:
-        timings = json.loads(text) if isinstance(text, str) else {}
-    except (ValueError, RecursionError):
-        return {}
-    if not isinstance(timings, dict):
-        return {}
+    """Read a row's timings. They are for people only, so malformed ones are left out."""
     return {
         name: float(ms)
-        for name, ms in timings.items()
+        for name, ms in _json_object(text).items()
         if len(name) <= LONGEST_NAME and (name == "None" or name.isdecimal())
         if is_finite(ms) and ms > 0
     }
@@ -240,20 +230,16 @@ def timings_of(text: Any) -> dict[str, float]:
 def _value(
     chunk_size: int | None, timings: Any, model_file: Any, hostname: Any, other_facts: Any
 ) -> dict[str, Any]:
-    value = _facts(other_facts)
-    value["chunk_size"] = chunk_size
+    value = _json_object(other_facts) | {"chunk_size": chunk_size}
     if timings:
         value["per_candidate_ms"] = timings_of(timings)
-    if model_file is not None:
-        value["model_file"] = model_file
-    if hostname is not None:
-        value["hostname"] = hostname
-    return value
+    stated = {"model_file": model_file, "hostname": hostname}
+    return value | {name: fact for name, fact in stated.items() if fact is not None}
 
 
-def _facts(text: Any) -> dict[str, Any]:
+def _json_object(text: Any) -> dict[str, Any]:
     try:
-        facts = json.loads(text) if isinstance(text, str) else {}
+        value = json.loads(text) if isinstance(text, str) else {}
     except (ValueError, RecursionError):
         return {}
-    return facts if isinstance(facts, dict) else {}
+    return value if isinstance(value, dict) else {}

@@ -14,23 +14,10 @@ import pytest
 
 from tests.support.facts import a_key
 from tests.support.jobs import ROOT, finish, start_job, wait_until_stepping
+from tests.support.processes import runs_in
 from tuner import load_cache, store_cache
 from tuner.store.migrate import upgrade
 from tuner.store.sqlite import REVISION
-
-
-def runs_in(database: Path) -> list[tuple[str, int]]:
-    """List the runs of a database: state and number of samples, counted."""
-    connection = sqlite3.connect(database)
-    rows = connection.execute(
-        "SELECT state, samples, (SELECT count(*) FROM sample WHERE sample.run_id = run.run_id) "
-        "FROM run ORDER BY run_id"
-    ).fetchall()
-    assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
-    assert connection.execute("PRAGMA foreign_key_check").fetchall() == []
-    connection.close()
-    assert all(claimed == counted for _, claimed, counted in rows)
-    return [(state, counted) for state, _, counted in rows]
 
 
 def test_of_sixteen_processes_one_measures_and_all_get_its_answer(database: Path) -> None:
@@ -226,46 +213,6 @@ with file_lock(database.with_suffix(".lock"), timeout_s=30):
 assert os.waitpid(child, 0)[1] == 0
 assert set(load_cache(database)) == {"before", "child", "parent"}
 """
-
-
-FORKING_AMID_LOOKUPS = """
-import os, signal, sys, threading
-from pathlib import Path
-from tuner import store_cache
-from tuner.store.sqlite import query, query_again
-database, looks = Path(sys.argv[1]), {"query": query, "query_again": query_again}[sys.argv[2]]
-store_cache(database, "key", {"chunk_size": 1})
-done = threading.Event()
-def look_on():
-    while not done.is_set():
-        looks(database, "SELECT count(*) FROM verdict")
-threads = [threading.Thread(target=look_on) for _ in range(3)]
-for thread in threads:
-    thread.start()
-for _ in range(40):
-    child = os.fork()
-    if child == 0:
-        signal.alarm(60)
-        os._exit(0 if looks(database, "SELECT count(*) FROM verdict") == [(1,)] else 1)
-    if os.waitpid(child, 0)[1] != 0:
-        print("a child did not come back", flush=True)
-        break
-done.set()
-"""
-
-
-@pytest.mark.parametrize("looks", ["query", "query_again"])
-def test_a_child_forked_while_other_threads_look_up_can_look_up_itself(
-    database: Path, looks: str
-) -> None:
-    done = subprocess.run(
-        [sys.executable, "-W", "ignore", "-c", FORKING_AMID_LOOKUPS, str(database), looks],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=False,
-    )
-    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
 
 
 def test_after_a_fork_both_processes_go_on_and_the_child_holds_no_lock(database: Path) -> None:
