@@ -17,9 +17,9 @@ from tests.test_resolve import NTHREAD, NUM_ENVS, _no_logging, its_key, resolve
 from tuner import load_cache, store_cache
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store.lookup import find_answer
-from tuner.store.maintenance import check, pin, repair, unpin
+from tuner.store.maintenance import check, repair
 from tuner.store.migrate import upgrade
-from tuner.store.runs import recompute
+from tuner.store.runs import pin, recompute, unpin
 
 
 def fill(database: Path, keys: int = 40) -> None:

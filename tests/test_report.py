@@ -18,8 +18,7 @@ from tuner import report, store_cache
 from tuner.formatting import candidate_name, percent
 from tuner.racing.meta_analysis import judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Verdict
-from tuner.store.maintenance import pin
-from tuner.store.runs import save_run
+from tuner.store.runs import pin, save_run
 from tuner.study import read_study
 
 if TYPE_CHECKING:

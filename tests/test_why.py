@@ -20,7 +20,7 @@ from tuner.environment import Environment
 from tuner.errors import DatabaseError, OlderSchemaError
 from tuner.explain import WILL_HAPPEN, Explanation, explain, explain_key
 from tuner.records import Run
-from tuner.store import maintenance as upkeep
+from tuner.store import runs as upkeep
 from tuner.store.migrate import upgrade
 from tuner.workload import CacheKey, key_of
 

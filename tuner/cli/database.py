@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tuner.cli.filters import filter_options, selected
 from tuner.cli.options import (
     FINDING,
     Failing,
-    FiniteRange,
     database_option,
     existing,
     print_json,
@@ -140,22 +136,6 @@ def backup(copy: Path, database: str | None) -> None:
 
 @db.command()
 @database_option
-def vacuum(database: str | None) -> None:
-    """Give the space of what was removed back to the disk.
-
-    \b
-    Example:
-      tuner db vacuum
-    """
-    from tuner.store.maintenance import vacuum as vacuum_file
-
-    file = existing(database)
-    before, now = vacuum_file(file)
-    click.echo(f"{file}: {before:,} -> {now:,} bytes")
-
-
-@db.command()
-@database_option
 def recompute(database: str | None) -> None:
     """Make all verdicts anew from the samples.
 
@@ -168,74 +148,6 @@ def recompute(database: str | None) -> None:
     file = existing(database)
     count = recompute_file(file, showing("judging"))
     click.echo(f"{file}: the verdicts of {counted(count, 'key')} are made anew")
-
-
-@db.command()
-@click.option(
-    "--older-than", type=FiniteRange(), metavar="DAYS", help="Runs that ended longer ago."
-)
-@click.option(
-    "--keep-runs", type=click.IntRange(min=1), metavar="N", help="All but N newest runs of a key."
-)
-@click.option(
-    "--max-size",
-    type=FiniteRange(),
-    metavar="MB",
-    help="The oldest, until the file is about so small.",
-)
-@filter_options
-@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: what goes.")
-@database_option
-def prune(
-    older_than: float | None,
-    keep_runs: int | None,
-    max_size: float | None,
-    yes: bool,
-    as_json: bool,
-    database: str | None,
-    **filters: Any,
-) -> None:
-    """Say which runs are old, many or large enough to go; remove them with --yes.
-
-    Of all runs, or of those that the filters mean: all filters hold together. Verdicts are made
-    anew from what is left. A key that loses all of its runs is forgotten,
-    unless it is pinned.
-
-    \b
-    Example:
-      tuner db prune --older-than 365 --keep-runs 20
-      tuner db prune --keep-runs 5 --model 'quad*' --until 2026-01-31
-    """
-    from tuner.store.maintenance import plan_pruning
-    from tuner.store.maintenance import prune as prune_file
-
-    if older_than is None and keep_runs is None and max_size is None:
-        raise click.UsageError("say what is to go: --older-than, --keep-runs or --max-size")
-    file = existing(database)
-    pruning = plan_pruning(
-        file,
-        older_than=None if older_than is None else _days(older_than),
-        keep_runs=keep_runs,
-        most_bytes=None if max_size is None else int(max_size * 1e6),
-        selection=selected(**filters),
-    )
-    if yes and pruning.run_ids:
-        prune_file(file, pruning)
-    if as_json:
-        print_json({"done": yes, **dataclasses.asdict(pruning)})
-        return
-    click.echo(
-        f"{'removed' if yes else 'would remove'} {counted(len(pruning.run_ids), 'run')} with "
-        f"{counted(pruning.samples, 'sample')} of {counted(len(pruning.keys), 'key')}; "
-        f"{counted(len(pruning.gone), 'key')} {'' if yes else 'would be '}forgotten"
-    )
-    if not yes and pruning.run_ids:
-        click.echo("nothing was changed: --yes does it")
-
-
-def _days(number: float) -> timedelta:
-    return timedelta(days=min(number, timedelta.max.days))
 
 
 @db.command()
@@ -253,7 +165,7 @@ def policy(name: str | None, policy: str | None, as_json: bool, database: str | 
     Example:
       tuner db policy mujoco_version exact
     """
-    from tuner.store.maintenance import read_policies, set_policy
+    from tuner.store.runs import read_policies, set_policy
 
     file = existing(database)
     if name and not policy:

@@ -11,10 +11,10 @@ import os
 import sqlite3
 import threading
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from os import PathLike
 
     Parameters = Sequence[object] | Mapping[str, object]
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 import stat
 from typing import TYPE_CHECKING
 
-from tuner.errors import DatabaseError, OlderSchemaError, SchemaError
+from tuner.errors import ArgumentError, DatabaseError, OlderSchemaError, SchemaError
 
 if TYPE_CHECKING:
     from os import PathLike
@@ -442,3 +442,60 @@ def other_revision(database: str | PathLike[str], revision: str | None) -> Schem
         f"{database} has schema {revision}, this tuner knows {REVISION}: "
         "upgrade tuner, or name another database (this one is unchanged)"
     )
+
+
+STEPS_BETWEEN_INTERRUPTS = 100_000
+"""Steps of SQLite's machine between two chances for Ctrl-C: some milliseconds."""
+OF_THE_FILE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_BUSY", "SQLITE_IOERR")
+"""Errors that do not come from the statement."""
+
+
+class Result(NamedTuple):
+    """What a statement returns."""
+
+    columns: tuple[str, ...]
+    """Their names, each once: a second "run_id" is "run_id:1", as SQLite calls it."""
+    rows: Iterator[tuple[Any, ...]]
+
+
+def run_query(connection: Any, statement: str) -> Result:
+    """Run a person's statement on a connection that it may only read; rows are read lazily."""
+    connection.execute("PRAGMA query_only = ON")
+    connection.set_authorizer(_refuse_attach)
+    # Python looks for Ctrl-C in the callback, which raises there and so stops SQLite.
+    connection.set_progress_handler(lambda: 0, STEPS_BETWEEN_INTERRUPTS)
+    cursor = _translated(lambda: connection.execute(statement))
+    if cursor.description is None:
+        raise ArgumentError("the statement returns no rows: give one that does, a SELECT say")
+    rows = iter(lambda: _translated(cursor.fetchone), None)
+    return Result(_unique(column[0] for column in cursor.description), rows)
+
+
+def _refuse_attach(action: int, *_: str | None) -> int:
+    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
+
+
+def _translated(deed: Callable[[], Any]) -> Any:
+    try:
+        return deed()
+    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
+        name = error_name(error)
+        if name == "SQLITE_INTERRUPT":
+            raise KeyboardInterrupt from error
+        if name.startswith(OF_THE_FILE):
+            raise
+        advice = "`tuner sql` alone lists the views"
+        if name.startswith(("SQLITE_READONLY", "SQLITE_AUTH")):
+            advice = "`tuner sql` only reads; nothing was changed"
+        raise ArgumentError(f"the statement failed: {str(error).rstrip('.')}; {advice}") from error
+
+
+def _unique(names: Iterator[str]) -> tuple[str, ...]:
+    found: list[str] = []
+    for name in names:
+        number, unique = 0, name
+        while unique in found:
+            number += 1
+            unique = f"{name}:{number}"
+        found.append(unique)
+    return tuple(found)

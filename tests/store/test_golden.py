@@ -12,7 +12,7 @@ import pytest
 
 from tests.golden.make import FOLDER
 from tests.support.facts import ClockworkPool, a_key
-from tests.test_resolve import NTHREAD, NUM_ENVS, resolve
+from tests.support.resolving import NTHREAD, NUM_ENVS, resolve
 from tuner import load_cache, store_cache
 from tuner.records import Answer
 from tuner.store.lookup import find_answer
