@@ -240,3 +240,11 @@ def test_a_failed_migration_leaves_nothing_behind(
         with pytest.raises(RuntimeError, match="power cut"):
             upgrade(database)
     assert upgrade(database) == (None, REVISION)
+
+
+def test_a_migration_leaves_the_log_of_a_job_alone(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        upgrade(database)
+    assert [record for record in caplog.records if record.name.startswith("alembic")] == []

@@ -298,7 +298,7 @@ def read_overview(
     *,
     order: Order = "measured",
     reverse: bool = False,
-    columns: Sequence[str] = (),
+    columns: Sequence[str] = ("*",),
 ) -> list[Row]:
     """Read the view `tuning_overview`.
 
@@ -316,7 +316,7 @@ def read_overview(
     by, greatest_first = ORDERS[order]
     direction = by.desc() if greatest_first != reverse else by.asc()
     statement = (
-        sa.select(*(overview.c[name] for name in columns or overview.c.keys()))
+        sa.select(*(c for c in overview.c if c.name in columns or "*" in columns))
         .where(*key_conditions(selection))
         .where(*time_conditions(selection, overview.c.last_measured_utc))
         .order_by(direction.nulls_last(), overview.c.tuning_key)
@@ -540,7 +540,7 @@ def read_runs(
         number = row["run_id"]
         # A row that tuner did not write must not keep other runs of its key from being judged.
         with suppress(ValueError, TypeError, OverflowError, RecursionError):
-            found[number] = known.get(number) or _run(row, _samples(connection, number))
+            found[number] = known.get(number) or _run(dict(row), _samples(connection, number))
     return found
 
 
@@ -558,7 +558,7 @@ def _samples(connection: sa.Connection, run_id: int) -> tuple[Sample, ...]:
     )
 
 
-def _run(row: Mapping[str, Any], samples: tuple[Sample, ...]) -> Run:
+def _run(row: Row, samples: tuple[Sample, ...]) -> Run:
     failed = json.loads(row["failed_chunk_sizes"]) if row["failed_chunk_sizes"] else []
     return Run(
         **{attribute: row[name] for name, attribute in RUN_ATTRIBUTES.items()},
