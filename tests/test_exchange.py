@@ -38,9 +38,9 @@ from tuner.records import Answer, Candidate, Run, RunMetadata, Sample, Verdict
 from tuner.store import importing
 from tuner.store.exporting import PRIVATE, VERDICT_COLUMNS
 from tuner.store.lookup import find_answer
-from tuner.store.maintenance import check, pin
+from tuner.store.maintenance import check
 from tuner.store.queries import EVERYTHING, Selection, read_overview
-from tuner.store.runs import recompute, save_run
+from tuner.store.runs import pin, recompute, save_run
 from tuner.store.sqlite import REVISION
 from tuner.workload import CacheKey
 

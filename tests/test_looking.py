@@ -19,7 +19,7 @@ from tests.support.stored import ALIKE, HERE, Shell, a_run, contents, rows_of, s
 from tuner import store_cache
 from tuner.cli.tables import Column, percent, print_table, relative, width
 from tuner.records import Candidate
-from tuner.store import maintenance as upkeep
+from tuner.store import runs as upkeep
 from tuner.store.migrate import upgrade
 from tuner.workload import CacheKey
 

@@ -142,10 +142,10 @@ def ask(program: str, file: Path, view: str, before: list[str]) -> Any:
 def test_a_program_gets_the_numbers_and_writes_nothing(
     program: str, view: str, shelf: Path
 ) -> None:
-    from tuner.store.queries import read_snapshot
+    from tuner.store.database import reading
 
-    with read_snapshot(shelf / "tuning.db") as rows:
-        ours = rows(f"SELECT * FROM {view}")
+    with reading(shelf / "tuning.db") as connection:
+        ours = [dict(row) for row in connection.exec_driver_sql(f"SELECT * FROM {view}").mappings()]
     assert ours
     before = contents(shelf)
     theirs = ask(program, shelf / "tuning.db", view, ordinary())

@@ -21,7 +21,7 @@ from tuner.errors import TunerError
 from tuner.formatting import counted, relative
 from tuner.racing.meta_analysis import judge_runs
 from tuner.records import Candidate, Verdict
-from tuner.store.maintenance import pin
+from tuner.store.runs import pin
 from tuner.study import read_study, told_apart
 
 if TYPE_CHECKING:

@@ -17,7 +17,7 @@ from tuner import store_cache, tuning
 from tuner.cli.work import Asked, asked
 from tuner.environment import PROTOCOL, environment_of
 from tuner.pools import POOLS, RolloutPool
-from tuner.store import maintenance as upkeep
+from tuner.store import runs as upkeep
 from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
 from tuner.workload import key_of

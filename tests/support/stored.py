@@ -125,3 +125,24 @@ class Shell:
 def contents(folder: Path) -> dict[str, bytes]:
     """Read all files of a folder."""
     return {file.name: file.read_bytes() for file in folder.iterdir() if file.is_file()}
+
+
+def verdicts_of(database: Path) -> list[tuple[Any, ...]]:
+    """Read the verdicts, bit for bit, the latest run by its uid instead of a row number."""
+    columns = [name for _, name, *_ in rows_of(database, "PRAGMA table_info(verdict)")]
+    columns.remove("latest_run_id")
+    told = ", ".join(f"typeof(verdict.{name}), verdict.{name}" for name in columns)
+    rows = rows_of(
+        database,
+        f"SELECT {told}, run.uid FROM verdict JOIN run ON run.run_id = verdict.latest_run_id "
+        "ORDER BY key_digest, stack",
+    )
+    return [tuple(map(repr, row)) for row in rows]
+
+
+def everything_in(database: Path) -> dict[str, list[tuple[Any, ...]]]:
+    """Read all rows of all tables."""
+    tables = rows_of(database, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    return {
+        name: sorted(rows_of(database, f"SELECT * FROM {name}"), key=repr) for (name,) in tables
+    }

@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import dataclasses
-import sys
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import click
 
-from tuner.cli.filters import filter_options, selected
 from tuner.cli.options import (
     FINDING,
     Failing,
-    FiniteRange,
     database_option,
     existing,
     print_json,
@@ -92,50 +87,33 @@ def check(ctx: click.Context, database: str | None, as_json: bool) -> None:
 
 
 @db.command()
-@click.option("--yes", is_flag=True, help="Do it without asking.")
 @database_option
-@click.pass_context
-def repair(ctx: click.Context, database: str | None, yes: bool) -> None:
-    """Move a damaged database aside and import what can be read from it.
+def repair(database: str | None) -> None:
+    """Move a damaged database aside and start a new one with what can still be read.
 
-    The damaged file stays beside the new one; a sound one is unchanged. Exits with 3 if no run
+    The damaged file stays beside the new one; a sound one is left alone. Exits with 3 if nothing
     could be read.
 
     \b
     Example:
-      tuner db repair --yes
+      tuner db repair
     """
-    from tuner.exchange.intake import import_files
-    from tuner.store.maintenance import check as check_file
-    from tuner.store.maintenance import set_aside
-    from tuner.store.migrate import upgrade as upgrade_file
+    from tuner.store.maintenance import repair as repair_file
 
     file = existing(database)
-    findings = check_file(file)
-    if not findings:
+    done = repair_file(file)
+    if done is None:
         click.echo(f"{file} is sound: nothing was changed")
         return
-    plan = f"{findings[0].what}: move {file} aside and import what can be read from it"
-    if not yes and not sys.stdin.isatty():
-        raise click.ClickException(f"{plan}? nothing was changed: --yes does it")
-    if not yes and not click.confirm(f"{plan}?"):
-        raise click.ClickException("nothing was changed")
-    moved = set_aside(file)
-    if moved is None:
-        click.echo(f"{file} is sound by now: nothing was changed")
-        return
-    click.echo(f"moved the damaged file to {moved}")
-    _, (found,) = import_files(file, [moved])
-    upgrade_file(file)
-    click.echo(
-        f"imported {counted(found.new_runs, 'run')} with {counted(found.new_samples, 'sample')}, "
-        f"rejected {counted(found.rejected, 'row')}"
-    )
-    if found.error:
-        click.echo(f"not all of it could be read: {found.error}", err=True)
-    if not found.new_runs:
-        click.echo("nothing could be read: import a backup or an export with `tuner import`")
-        ctx.exit(FINDING)
+    click.echo(f"moved the damaged file to {done.moved_to}")
+    for table, rows in done.kept.items():
+        refused = done.refused[table]
+        more = f", {refused} refused" if refused else ""
+        click.echo(f"{table}: {counted(rows, 'row')} kept{more}")
+    if not any(done.kept.values()):
+        click.echo("nothing of it could be read: a backup, or an export, can be imported")
+        click.get_current_context().exit(FINDING)
+    click.echo("`tuner db recompute` makes the verdicts anew from what was kept")
 
 
 @db.command()
@@ -158,22 +136,6 @@ def backup(copy: Path, database: str | None) -> None:
 
 @db.command()
 @database_option
-def vacuum(database: str | None) -> None:
-    """Give the space of what was removed back to the disk.
-
-    \b
-    Example:
-      tuner db vacuum
-    """
-    from tuner.store.maintenance import vacuum as vacuum_file
-
-    file = existing(database)
-    before, now = vacuum_file(file)
-    click.echo(f"{file}: {before:,} -> {now:,} bytes")
-
-
-@db.command()
-@database_option
 def recompute(database: str | None) -> None:
     """Make all verdicts anew from the samples.
 
@@ -186,74 +148,6 @@ def recompute(database: str | None) -> None:
     file = existing(database)
     count = recompute_file(file, showing("judging"))
     click.echo(f"{file}: the verdicts of {counted(count, 'key')} are made anew")
-
-
-@db.command()
-@click.option(
-    "--older-than", type=FiniteRange(), metavar="DAYS", help="Runs that ended longer ago."
-)
-@click.option(
-    "--keep-runs", type=click.IntRange(min=1), metavar="N", help="All but N newest runs of a key."
-)
-@click.option(
-    "--max-size",
-    type=FiniteRange(),
-    metavar="MB",
-    help="The oldest, until the file is about so small.",
-)
-@filter_options
-@click.option("--yes", is_flag=True, help="Do it; without this nothing is changed.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: what goes.")
-@database_option
-def prune(
-    older_than: float | None,
-    keep_runs: int | None,
-    max_size: float | None,
-    yes: bool,
-    as_json: bool,
-    database: str | None,
-    **filters: Any,
-) -> None:
-    """Say which runs are old, many or large enough to go; remove them with --yes.
-
-    Of all runs, or of those that the filters mean: all filters hold together. Verdicts are made
-    anew from what is left. A key that loses all of its runs is forgotten,
-    unless it is pinned.
-
-    \b
-    Example:
-      tuner db prune --older-than 365 --keep-runs 20
-      tuner db prune --keep-runs 5 --model 'quad*' --until 2026-01-31
-    """
-    from tuner.store.maintenance import plan_pruning
-    from tuner.store.maintenance import prune as prune_file
-
-    if older_than is None and keep_runs is None and max_size is None:
-        raise click.UsageError("say what is to go: --older-than, --keep-runs or --max-size")
-    file = existing(database)
-    pruning = plan_pruning(
-        file,
-        older_than=None if older_than is None else _days(older_than),
-        keep_runs=keep_runs,
-        most_bytes=None if max_size is None else int(max_size * 1e6),
-        selection=selected(**filters),
-    )
-    if yes and pruning.run_ids:
-        prune_file(file, pruning)
-    if as_json:
-        print_json({"done": yes, **dataclasses.asdict(pruning)})
-        return
-    click.echo(
-        f"{'removed' if yes else 'would remove'} {counted(len(pruning.run_ids), 'run')} with "
-        f"{counted(pruning.samples, 'sample')} of {counted(len(pruning.keys), 'key')}; "
-        f"{counted(len(pruning.gone), 'key')} {'' if yes else 'would be '}forgotten"
-    )
-    if not yes and pruning.run_ids:
-        click.echo("nothing was changed: --yes does it")
-
-
-def _days(number: float) -> timedelta:
-    return timedelta(days=min(number, timedelta.max.days))
 
 
 @db.command()
@@ -271,7 +165,7 @@ def policy(name: str | None, policy: str | None, as_json: bool, database: str | 
     Example:
       tuner db policy mujoco_version exact
     """
-    from tuner.store.maintenance import read_policies, set_policy
+    from tuner.store.runs import read_policies, set_policy
 
     file = existing(database)
     if name and not policy:

@@ -48,7 +48,7 @@ def pin(key: str, chunk_size: int | None, reason: str, database: str | None) -> 
     Example:
       tuner pin k1_3f9a 16 --reason "the job shares its node on Tuesdays"
     """
-    from tuner.store.maintenance import pin as pin_key
+    from tuner.store.runs import pin as pin_key
 
     file = existing(database)
     name = the_key(file, key)
@@ -68,7 +68,7 @@ def unpin(key: str, database: str | None) -> None:
     Example:
       tuner unpin k1_3f9a
     """
-    from tuner.store.maintenance import unpin as unpin_key
+    from tuner.store.runs import unpin as unpin_key
 
     file = existing(database)
     name = the_key(file, key)
@@ -88,8 +88,8 @@ def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
     Example:
       tuner forget k1_3f9a --yes
     """
-    from tuner.store.maintenance import forget as forget_keys
-    from tuner.store.queries import read_key
+    from tuner.store.queries import EVERYTHING, read_key
+    from tuner.store.runs import delete, plan_deletion
 
     file = existing(database)
     names = [the_key(file, key) for key in keys]
@@ -101,7 +101,7 @@ def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
         click.echo(printable(told), err=True)
     if not yes:
         click.confirm("forget this?", abort=True, err=True)
-    forget_keys(file, names)
+    delete(file, plan_deletion(file, EVERYTHING, names))
     click.echo(printable(f"forgotten: {', '.join(dict.fromkeys(names))}"))
 
 

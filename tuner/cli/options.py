@@ -191,7 +191,7 @@ def the_key(file: Path, prefix: str) -> str:
 
     if not prefix:  # a shell's unset variable, which every key starts with
         raise click.ClickException("the key is empty: `tuner list` shows all")
-    found = find_keys(file, prefix)
+    found = [row["tuning_key"] for row in find_keys(file, prefix)]
     if prefix in found:
         return prefix
     if not found:
@@ -201,7 +201,7 @@ def the_key(file: Path, prefix: str) -> str:
         raise click.ClickException(
             f"{len(found)} keys start with {prefix!r}: {few}; give more of it"
         )
-    return found[0]
+    return str(found[0])
 
 
 def print_json(value: Any) -> None:

@@ -18,7 +18,7 @@ from tuner.cli.tables import GAP, LINE, printable, set_in, width
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from tuner.store.queries import Result
+    from tuner.store.sqlite import Result
 
 MEASURED_ROWS = 500
 """A table is as wide as these take: it begins before the last row is known."""
@@ -76,11 +76,12 @@ def sql(statement: str | None, form: str, database: str | None) -> None:
 def _print_ways(file: Path) -> None:
     from shlex import quote
 
-    from tuner.store.queries import read_snapshot
+    import sqlalchemy as sa
 
-    with read_snapshot(file) as rows:
-        found = rows("SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY name")
-    views = [row["name"] for row in found]
+    from tuner.store.database import reading
+
+    with reading(file) as connection:
+        views = sorted(sa.inspect(connection).get_view_names())
     name = printable(quote(str(file)))
     click.echo(f'here:         tuner sql "select * from {views[0]}"')
     click.echo(f"by SQLite:    sqlite3 -readonly {name}")

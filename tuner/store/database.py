@@ -1,4 +1,4 @@
-"""Opens the database through SQLAlchemy, for everything that is not a hit.
+"""Connections and transactions through SQLAlchemy, for everything except a hit.
 
 One context manager for writing and one for reading own begin, commit, rollback and the
 translation of driver errors. A writer takes the write lock before it reads (BEGIN IMMEDIATE):
@@ -9,13 +9,15 @@ has committed in between, whatever the busy timeout.
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Literal
 
 import sqlalchemy as sa
+from sqlalchemy.dialects.sqlite import Insert
+from sqlalchemy.dialects.sqlite import insert as insert_with_conflict
 
 from tuner.store.sqlite import (
     READ_BUSY_SECONDS,
@@ -35,7 +37,7 @@ Deed = Literal["read", "write"]
 def writing(database: Path) -> Iterator[sa.Connection]:
     """Open a file for one write transaction: committed at the end, rolled back on any error.
 
-    The file is made if it is missing; its folder must exist.
+    A missing file is created; its folder must exist.
 
     Raises:
         DatabaseError: for whatever the driver raises.
@@ -52,11 +54,11 @@ def writing(database: Path) -> Iterator[sa.Connection]:
 
 @contextmanager
 def reading(database: Path) -> Iterator[sa.Connection]:
-    """Open an existing file for reading; what it shows is one moment's state. Never writes.
+    """Open an existing file in one read transaction, which shows one state. Never writes.
 
     Raises:
         SchemaError: if the file has another schema than this code reads.
-        DatabaseError: for whatever the driver raises; a missing file is one of them.
+        DatabaseError: for whatever the driver raises, a missing file included.
     """
     with _connected(database, "read") as connection:
         connection.exec_driver_sql("BEGIN")
@@ -68,11 +70,10 @@ def reading(database: Path) -> Iterator[sa.Connection]:
 
 
 def check_writable(database: Path) -> None:
-    """Check that a transaction could be written, by one that is taken back.
+    """Check that the file can be written, by a transaction that is rolled back.
 
-    SQLite opens a file that may not be written all the same, and lets a write transaction
-    begin: only the first change is refused. Waits for another writer no longer than a reader
-    does: what is asked here is whether a measurement is worth beginning.
+    SQLite opens a read-only file and begins a write transaction all the same: only the first
+    change is refused. Waits for another writer no longer than a reader does.
 
     Raises:
         DatabaseError: if not.
@@ -86,10 +87,38 @@ def check_writable(database: Path) -> None:
         raise explained(database, error, "write") from error
 
 
+def vacuum(database: Path) -> int:
+    """Give the space of deleted rows back to the disk; returns how many bytes.
+
+    Raises:
+        DatabaseError: if the database is locked, or there is no room for a second copy.
+    """
+    before = database.stat().st_size
+    try:
+        with closing(open_for_writing(database)) as connection:
+            connection.execute("VACUUM")
+    except sqlite3.Error as error:
+        raise explained(database, error, "vacuum") from error
+    return before - database.stat().st_size
+
+
+def upsert(table: sa.Table) -> Insert:
+    """Build the statement that inserts a row, or overwrites the one with its primary key."""
+    statement = insert_with_conflict(table)
+    keys = [column.name for column in table.primary_key]
+    rest = {c.name: statement.excluded[c.name] for c in table.columns if c.name not in keys}
+    return statement.on_conflict_do_update(index_elements=keys, set_=rest)
+
+
+def insert_if_new(table: sa.Table, unique: Sequence[str]) -> Insert:
+    """Build the statement that inserts a row unless one with these unique values exists."""
+    return insert_with_conflict(table).on_conflict_do_nothing(index_elements=unique)
+
+
 @contextmanager
 def _connected(database: Path, deed: Deed) -> Iterator[sa.Connection]:
     """Connect once, and translate whatever the driver raises until the end."""
-    exists(database)  # raises for what is no file, which SQLite would only call unopenable
+    exists(database)  # names what is not a file, which SQLite only reports as unopenable
     try:
         with _engine(database, deed).connect() as connection:
             yield connection
@@ -101,10 +130,10 @@ def _connected(database: Path, deed: Deed) -> Iterator[sa.Connection]:
 
 @lru_cache(maxsize=8)
 def _engine(database: Path, deed: Deed) -> sa.Engine:
-    """Keep an engine per file, for the statements that it has compiled, not for connections.
+    """Keep an engine per file, for its compiled statements, not for connections.
 
-    NullPool: a connection must not cross a fork, and is opened a few times in a process's
-    life. AUTOCOMMIT keeps SQLAlchemy's own BEGIN away, because it is a deferred one.
+    NullPool: a connection must not cross a fork, and is opened a few times per process.
+    AUTOCOMMIT keeps SQLAlchemy's own deferred BEGIN away.
     """
 
     def connect() -> sqlite3.Connection:
@@ -116,10 +145,9 @@ def _engine(database: Path, deed: Deed) -> sa.Engine:
 
 
 def _roll_back(connection: sa.Connection) -> None:
-    """Undo what the transaction did. SQLite may have done so itself, a full disk does that."""
+    """Undo the transaction, unless SQLite has done so itself, as on a full disk."""
     if connection.invalidated:
-        return  # Ctrl-C in a statement: SQLAlchemy has closed the driver's connection, and SQLite
-        # undoes what one that is closed had not committed
+        return  # Ctrl-C in a statement: SQLAlchemy has closed the connection, which rolls back
     driver = connection.connection.driver_connection
     if isinstance(driver, sqlite3.Connection) and driver.in_transaction:
         driver.rollback()

@@ -1,14 +1,13 @@
-"""Brings a database file to the schema that this code knows. Migrations are its only author.
+"""Upgrades a database file to the schema that this code knows; migrations alone create it.
 
-A new file is `upgrade head` from nothing. The write lock is taken before the file's revision
-is read, so that of many processes that find an old file one upgrades it and the others wait,
-look again, and find nothing to do.
+The write lock is taken before the file's revision is read: of many processes that find an old
+file one upgrades it, and the others wait, look again and find nothing to do.
 """
 
 from __future__ import annotations
 
 import contextlib
-import os
+import logging
 import threading
 from datetime import UTC, datetime
 from filecmp import cmp
@@ -30,18 +29,8 @@ from tuner.store.sqlite import (
 )
 
 _one_at_a_time = threading.Lock()
-"""Alembic keeps its context in module globals: two upgrades at once in threads of one process
+"""Alembic keeps its context in module globals: simultaneous upgrades in threads of one process
 have crashed the interpreter."""
-
-
-def _renew_lock() -> None:
-    """After a fork: a thread that held the lock is not in the child to release it."""
-    global _one_at_a_time
-    _one_at_a_time = threading.Lock()
-
-
-if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_renew_lock)
 
 
 ANYTHING = "SELECT count(*) FROM sqlite_master"
@@ -59,10 +48,10 @@ def migrations_folder() -> Path:
 
 
 def make_folder(database: Path) -> None:
-    """Make the folder that a database is to lie in, for its owner only.
+    """Create the folder of a database, accessible to its owner only.
 
     Raises:
-        DatabaseError: if it cannot be made.
+        DatabaseError: if that fails.
     """
     try:
         database.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -81,9 +70,9 @@ def stored_revision(connection: sa.Connection) -> str | None:
 
 
 def upgrade(database: Path) -> tuple[str | None, str]:
-    """Bring a file to the schema of this code, making it if it is missing.
+    """Upgrade a file to the schema of this code, creating it if it is missing.
 
-    An older file is copied first: `tuning.db.schema-0001-...` beside it is what it was.
+    An older file is copied first, to `tuning.db.schema-0001-...` beside it.
 
     Returns:
         The revision before (None for a new file) and the revision now.
@@ -106,7 +95,7 @@ def upgrade(database: Path) -> tuple[str | None, str]:
         if before is not None:
             if not is_ours(database):
                 raise something_else(database)
-            # A file that may only be read says so at the first change: now, not after the copy.
+            # A read-only file fails at the first change: now, not after the copy.
             connection.exec_driver_sql("UPDATE alembic_version SET version_num = version_num")
             _keep_copy(database, before)
         _run_alembic(connection)
@@ -114,7 +103,7 @@ def upgrade(database: Path) -> tuple[str | None, str]:
 
 
 def make_empty(database: Path, revision: str) -> None:
-    """Make a new database as a released revision left it."""
+    """Create a database of a released revision."""
     with _one_at_a_time, writing(database) as connection:
         _run_alembic(connection, revision)
 
@@ -122,8 +111,7 @@ def make_empty(database: Path, revision: str) -> None:
 def _keep_copy(database: Path, revision: str) -> None:
     """Keep a copy of a file before it is upgraded.
 
-    An upgrade that fails is tried again by every job that comes along: once is enough for
-    what has not changed since.
+    Every job tries a failed upgrade again: an unchanged file is copied once.
     """
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
     prefix = f"{database.name}.schema-{revision}-"
@@ -150,4 +138,10 @@ def _run_alembic(connection: sa.Connection, revision: str = "head") -> None:
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
     config.attributes["connection"] = connection
-    command.upgrade(config, revision)
+    logger = logging.getLogger("alembic")  # its lines about each step do not belong in a job's log
+    level = logger.level
+    logger.setLevel(logging.WARNING)
+    try:
+        command.upgrade(config, revision)
+    finally:
+        logger.setLevel(level)

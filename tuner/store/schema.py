@@ -1,23 +1,28 @@
-"""The columns that a key's facts have: which, of what type, and how much each one matters.
+"""The tables and views of the database, each column listed once.
 
-One list for all that goes by fields: writing a key, finding its nearest relative, explaining
-what differs. docs/adding-a-key-field.md says what else a new one needs.
+The migrations make the files; a test compares these tables with what they made. A fact of a
+key carries in `Column.info` its Python type and its weight in the search for similar keys.
+docs/adding-a-key-field.md says what else a new one needs.
 """
 
 from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from sqlalchemy import column, table
+import sqlalchemy as sa
 
 from tuner.records import LARGEST_INTEGER
 
 LARGEST_NUMBER = 1e12
 """The largest fractional fact that the schema takes."""
 
-
 LONGEST_TEXT = 100_000
-"""Characters of a text of a run: a longer one could never come into another database."""
+"""Characters of a text of a run: imports refuse longer ones."""
+
+NUMBER: sa.types.TypeEngine[float] = sa.Double().with_variant(sa.REAL(), "sqlite")
+LONG: sa.types.TypeEngine[int] = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+TYPES: dict[type, Any] = {int: sa.Integer, bool: sa.Integer, str: sa.Text, float: NUMBER}
+"""Truth values are stored as 0 and 1."""
 
 
 class Field(NamedTuple):
@@ -25,63 +30,210 @@ class Field(NamedTuple):
 
     kind: type
     weight: float
-    """How far apart two keys are that differ in it, for the search of a near relative."""
+    """The distance between two keys that differ in it."""
 
 
-COUNT = Field(int, 3)
-SETTING = Field(int, 1)
-NAME = Field(str, 1)
+def _facts(kind: type, weight: float, *names: str) -> list[sa.Column[Any]]:
+    field = Field(kind, weight)
+    return [sa.Column(name, TYPES[kind], info={"field": field}) for name in names]
 
-MODEL_FIELDS = {
-    "nq": COUNT,
-    "nv": COUNT,
-    "nbody": COUNT,
-    "njnt": COUNT,
-    "nu": COUNT,
-    "ngeom": COUNT,
-    "nsensordata": Field(int, 1),
-    "n_variants": COUNT,
-    "integrator": NAME,
-    "solver": NAME,
-    "cone": NAME,
-    "jacobian": NAME,
-    "iterations": SETTING,
-    "ls_iterations": SETTING,
-    "noslip_iterations": SETTING,
-    "ccd_iterations": SETTING,
-    "disableflags": SETTING,
-    "enableflags": SETTING,
-    "ntendon": SETTING,
-    "neq": SETTING,
-    "npair": SETTING,
-    "nmesh": SETTING,
-    "nhfield": SETTING,
-    "nplugin": SETTING,
-    "nflex": SETTING,
+
+def _texts(*names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, sa.Text) for name in names]
+
+
+def _numbers(*names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, NUMBER) for name in names]
+
+
+def _required(kind: Any, *names: str) -> list[sa.Column[Any]]:
+    return [sa.Column(name, kind, nullable=False) for name in names]
+
+
+def _parent(column: str) -> sa.ForeignKey:
+    return sa.ForeignKey(column, ondelete="CASCADE")
+
+
+metadata = sa.MetaData()
+model = sa.Table(
+    "model",
+    metadata,
+    sa.Column("model_id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    *_facts(int, 3, "nq", "nv", "nbody", "njnt", "nu", "ngeom"),
+    *_facts(int, 1, "nsensordata"),
+    *_facts(int, 3, "n_variants"),
+    *_facts(str, 1, "integrator", "solver", "cone", "jacobian"),
+    *_facts(int, 1, "iterations", "ls_iterations", "noslip_iterations", "ccd_iterations"),
+    *_facts(int, 1, "disableflags", "enableflags"),
+    *_facts(int, 1, "ntendon", "neq", "npair", "nmesh", "nhfield", "nplugin", "nflex"),
+    sa.Column("other_facts", sa.Text),
+)
+device = sa.Table(
+    "device",
+    metadata,
+    sa.Column("device_id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    *_facts(str, 1, "system"),
+    *_facts(str, 4, "machine"),
+    *_facts(int, 1, "cpu_count"),
+    *_facts(str, 3, "cpu_model"),
+    *_facts(int, 2, "usable_cpus"),
+    *_facts(float, 2, "cpu_quota"),
+    *_facts(int, 1, "threads_per_core"),
+    *_facts(bool, 2, "unequal_cores"),
+    *_facts(int, 1, "numa_nodes"),
+    sa.Column("other_facts", sa.Text),
+)
+tuning_key = sa.Table(
+    "tuning_key",
+    metadata,
+    sa.Column("key_id", sa.Integer, primary_key=True),
+    sa.Column("digest", sa.Text, nullable=False, unique=True),
+    sa.Column("model_id", sa.ForeignKey("model.model_id")),
+    sa.Column("device_id", sa.ForeignKey("device.device_id")),
+    *_facts(str, 4, "backend_type"),
+    *_facts(int, 1, "num_envs"),
+    *_facts(int, 2, "nthread"),
+    *_facts(str, 1, "dtype"),
+    *_facts(bool, 1, "post_step_forward_sensor"),
+    *_facts(int, 1, "bench_nsteps"),
+)
+run = sa.Table(
+    "run",
+    metadata,
+    sa.Column("run_id", sa.Integer, primary_key=True),
+    sa.Column("key_id", _parent("tuning_key.key_id"), nullable=False),
+    sa.Column("uid", sa.Text, nullable=False, unique=True),
+    *_required(sa.Text, "state"),
+    *_texts("plan", "work", "pool", "pool_version"),
+    sa.Column("seed", LONG),
+    *_required(sa.Integer, "samples"),
+    *_numbers("time_budget_seconds", "pool_seconds"),
+    *_texts("started_utc"),
+    *_required(sa.Text, "finished_utc"),
+    *_texts("model_file", "hostname"),
+    sa.Column("pid", sa.Integer),
+    *_numbers("load_average"),
+    *_texts("tuner_version", "mujoco_version", "python_version", "message"),
+    *_texts("failed_chunk_sizes", "other_facts", "method", "occasion", "near_key"),
+    sa.Column("has_choice", sa.Integer),
+    sa.Column("chosen_chunk_size", sa.Integer),
+    *_texts("origin", "imported_utc"),
+)
+sample = sa.Table(
+    "sample",
+    metadata,
+    sa.Column("run_id", _parent("run.run_id"), primary_key=True),
+    sa.Column("sample_order", sa.Integer, primary_key=True),
+    *_required(sa.Integer, "round"),
+    sa.Column("chunk_size", sa.Integer),
+    *_required(LONG, "nanoseconds"),
+    *_required(sa.Integer, "warm_up", "steps"),
+)
+verdict = sa.Table(
+    "verdict",
+    metadata,
+    sa.Column("key_digest", _parent("tuning_key.digest"), primary_key=True),
+    sa.Column("stack", sa.Text, primary_key=True),
+    *_texts("mujoco_version", "pool", "pool_version", "method"),
+    sa.Column("chunk_size", sa.Integer),
+    *_required(sa.Integer, "decided"),
+    *_texts("reason"),
+    *_numbers("gain", "gain_low", "gain_high", "expected_loss", "between_runs"),
+    *_required(sa.Integer, "runs", "imported_runs", "samples"),
+    *_numbers("pool_seconds"),
+    sa.Column("latest_run_id", _parent("run.run_id"), nullable=False),
+    *_required(sa.Text, "last_measured_utc"),
+    *_texts("per_candidate_ms"),
+)
+validator = sa.Table(
+    "validator",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    *_required(sa.Text, "policy"),
+)
+pin = sa.Table(
+    "pin",
+    metadata,
+    sa.Column("key_digest", _parent("tuning_key.digest"), primary_key=True),
+    sa.Column("chunk_size", sa.Integer),
+    *_required(sa.Text, "reason", "pinned_utc"),
+)
+lookup = sa.Table(  # part of schema 0002, no longer written
+    "lookup",
+    metadata,
+    *(sa.Column(name, sa.Text, primary_key=True) for name in ("key_digest", "day_utc", "kind")),
+    *_required(sa.Integer, "lookups"),
+)
+
+ENVIRONMENT_COLUMNS = ("mujoco_version", "pool", "pool_version", "method")
+"""The columns of an Environment in `run` and `verdict`, in the order of its fields."""
+
+RUN_ATTRIBUTES = {
+    **{name: name for name in ("uid", "state", "work", "seed", "pool_seconds", "origin")},
+    **{name: name for name in ("time_budget_seconds", "model_file", "message")},
+    "plan": "strategy",
+    "occasion": "trigger",
+    "near_key": "warm_start_key",
 }
-DEVICE_FIELDS = {
-    "system": Field(str, 1),
-    "machine": Field(str, 4),
-    "cpu_count": Field(int, 1),
-    "cpu_model": Field(str, 3),
-    "usable_cpus": Field(int, 2),
-    "cpu_quota": Field(float, 2),
-    "threads_per_core": Field(int, 1),
-    "unequal_cores": Field(bool, 2),
-    "numa_nodes": Field(int, 1),
+"""Columns of `run` that hold an attribute of a Run as it is."""
+
+
+def _fields(table: sa.Table) -> dict[str, Field]:
+    return {column.name: column.info["field"] for column in table.columns if column.info}
+
+
+MODEL_FIELDS = _fields(model)
+DEVICE_FIELDS = _fields(device)
+RUN_PARAMETERS = _fields(tuning_key)
+FACTS: dict[str, sa.Column[Any]] = {
+    column.name: column
+    for table in (model, device, tuning_key)
+    for column in table.columns
+    if column.info
 }
-RUN_PARAMETERS = {
-    "backend_type": Field(str, 4),
-    "num_envs": Field(int, 1),
-    "nthread": Field(int, 2),
-    "dtype": Field(str, 1),
-    "post_step_forward_sensor": Field(bool, 1),
-    "bench_nsteps": Field(int, 1),
-}
+"""The columns of a key's facts by name."""
+
+
+def _view(name: str, *columns: str) -> sa.TableClause:
+    return sa.table(name, *map(sa.column, columns))
+
+
+def _names(table: sa.Table, *without: str) -> list[str]:
+    return [column.name for column in table.columns if column.name not in without]
+
+
+tuning_overview = _view(
+    "tuning_overview",
+    *("tuning_key", "model_file", "nq", "nv", "nbody", "n_variants"),
+    *("system", "machine", "cpu_model", "cpu_count", "usable_cpus", "cpu_quota"),
+    *RUN_PARAMETERS,
+    *("chunk_size", "pinned_because", "decided", "reason", "gain", "gain_low", "gain_high"),
+    *("runs", "samples", "pool", "stack", "last_measured_utc"),
+)
+run_history = _view(
+    "run_history",
+    *("tuning_key", "run_id", "state", "occasion", "plan", "work", "method", "near_key"),
+    *("pool", "pool_version", "started_utc", "finished_utc", "pool_seconds"),
+    *("time_budget_seconds", "samples", "has_choice", "chosen_chunk_size", "hostname", "pid"),
+    *("load_average", "model_file", "tuner_version", "mujoco_version", "python_version"),
+    *("message", "origin", "imported_utc"),
+)
+choice_quality = _view(
+    "choice_quality",
+    "tuning_key",
+    *_names(verdict, "key_digest", *ENVIRONMENT_COLUMNS, "latest_run_id", "per_candidate_ms"),
+)
+candidate_timing = _view(
+    "candidate_timing",
+    *("tuning_key", "chunk_size", "samples", "min_ms", "median_ms", "mean_ms"),
+    "relative_to_default",
+)
 
 
 def fitting(value: Any, kind: type) -> Any:
-    """Give a fact as its column holds it; None if it does not fit there."""
+    """Return a fact as its column holds it; None if it does not fit there."""
     if kind is bool:
         return int(value) if type(value) is bool else None
     if kind is float:
@@ -93,97 +245,5 @@ def fitting(value: Any, kind: type) -> Any:
 
 
 def storable_text(text: str) -> str:
-    """Write a text so that a database can hold it: file names may hold bytes that are no text."""
+    """Escape what a database text cannot hold: file names may hold undecodable bytes."""
     return text.encode("utf-8", "backslashreplace").decode().replace("\0", "\\x00")
-
-
-model = table(
-    "model",
-    *map(column, ("model_id", "digest", *MODEL_FIELDS, "other_facts")),
-)
-device = table(
-    "device",
-    *map(column, ("device_id", "digest", *DEVICE_FIELDS, "other_facts")),
-)
-tuning_key = table(
-    "tuning_key",
-    *map(column, ("key_id", "digest", "model_id", "device_id", *RUN_PARAMETERS)),
-)
-run = table(
-    "run",
-    *map(
-        column,
-        (
-            "run_id",
-            "key_id",
-            "uid",
-            "state",
-            "plan",
-            "work",
-            "pool",
-            "pool_version",
-            "seed",
-            "samples",
-            "time_budget_seconds",
-            "pool_seconds",
-            "started_utc",
-            "finished_utc",
-            "model_file",
-            "hostname",
-            "pid",
-            "load_average",
-            "tuner_version",
-            "mujoco_version",
-            "python_version",
-            "message",
-            "failed_chunk_sizes",
-            "other_facts",
-            "method",
-            "occasion",
-            "near_key",
-            "has_choice",
-            "chosen_chunk_size",
-            "origin",
-            "imported_utc",
-        ),
-    ),
-)
-sample = table(
-    "sample",
-    *map(
-        column,
-        ("run_id", "sample_order", "round", "chunk_size", "nanoseconds", "warm_up", "steps"),
-    ),
-)
-verdict = table(
-    "verdict",
-    *map(
-        column,
-        (
-            "key_digest",
-            "stack",
-            "mujoco_version",
-            "pool",
-            "pool_version",
-            "method",
-            "chunk_size",
-            "decided",
-            "reason",
-            "gain",
-            "gain_low",
-            "gain_high",
-            "expected_loss",
-            "between_runs",
-            "runs",
-            "imported_runs",
-            "samples",
-            "pool_seconds",
-            "latest_run_id",
-            "last_measured_utc",
-            "per_candidate_ms",
-        ),
-    ),
-)
-validator = table("validator", *map(column, ("name", "policy")))
-pin = table("pin", *map(column, ("key_digest", "chunk_size", "reason", "pinned_utc")))
-lookup = table("lookup", *map(column, ("key_digest", "day_utc", "kind", "lookups")))

@@ -16,11 +16,12 @@ from tests.support.facts import a_key
 from tuner import store_cache
 from tuner.errors import DatabaseError, SchemaError
 from tuner.store import schema
+from tuner.store.database import reading
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import migrations_folder, upgrade
 from tuner.store.sqlite import OUR_TABLES, REVISION
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 TABLES = set(OUR_TABLES)
 
 
@@ -38,18 +39,33 @@ def connection(database: Path) -> Iterator[sqlite3.Connection]:
     connection.close()
 
 
-def test_the_names_in_the_code_are_those_that_the_migrations_made(
-    connection: sqlite3.Connection,
-) -> None:
-    in_code = {
-        name: [column.name for column in table.columns]
-        for name, table in vars(schema).items()
-        if isinstance(table, sa.TableClause)
-    }
-    assert set(in_code) == TABLES
-    for name, columns in in_code.items():
-        in_file = [row[1] for row in connection.execute(f"PRAGMA table_info({name})")]
-        assert sorted(columns) == sorted(in_file)
+@pytest.mark.usefixtures("connection")
+def test_the_tables_in_the_code_are_those_that_the_migrations_made(database: Path) -> None:
+    assert set(schema.metadata.tables) == TABLES
+    with reading(database) as opened:
+        inspector = sa.inspect(opened)
+        for name, table in schema.metadata.tables.items():
+            in_file = {
+                column["name"]: (str(column["type"]), column["nullable"])
+                for column in inspector.get_columns(name)
+            }
+            in_code = {
+                column.name: (column.type.compile(opened.dialect), column.nullable)
+                for column in table.columns
+            }
+            assert in_code == in_file
+            keys = inspector.get_pk_constraint(name)["constrained_columns"]
+            assert [column.name for column in table.primary_key] == keys
+
+
+@pytest.mark.usefixtures("connection")
+def test_the_views_in_the_code_are_those_that_the_migrations_made(database: Path) -> None:
+    views = [schema.tuning_overview, schema.run_history]
+    views += [schema.choice_quality, schema.candidate_timing]
+    with reading(database) as opened:
+        for view in views:
+            found = opened.exec_driver_sql(f"SELECT * FROM {view.name}")
+            assert [column.name for column in view.columns] == list(found.keys())
 
 
 def test_the_newest_migration_is_the_revision_that_the_code_expects() -> None:
@@ -224,3 +240,11 @@ def test_a_failed_migration_leaves_nothing_behind(
         with pytest.raises(RuntimeError, match="power cut"):
             upgrade(database)
     assert upgrade(database) == (None, REVISION)
+
+
+def test_a_migration_leaves_the_log_of_a_job_alone(
+    database: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("INFO"):
+        upgrade(database)
+    assert [record for record in caplog.records if record.name.startswith("alembic")] == []

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from tests.golden.make import FOLDER
-from tests.support.asking import NTHREAD, NUM_ENVS, resolve
 from tests.support.facts import ClockworkPool, a_key
+from tests.support.resolving import NTHREAD, NUM_ENVS, resolve
 from tuner import load_cache, store_cache
 from tuner.records import Answer
 from tuner.store.lookup import find_answer
