@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 from statistics import median
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
@@ -39,7 +40,7 @@ def texts(svg: bytes) -> list[str]:
     return [text.strip() for element in found for text in element.itertext()]
 
 
-def points(rows: list[Spec], x: str = "x") -> list[tuple[float, float]]:
+def points(rows: list[Spec], x: str = "x") -> list[tuple[Any, Any]]:
     """Read where a picture's data puts marks."""
     return [(row[x], row["y"]) for row in rows]
 
