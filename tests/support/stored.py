@@ -49,10 +49,10 @@ def a_run(number: int, costs: Mapping[int | None, float] = FASTER, **changes: An
         "state": "complete",
         "uid": f"{number:032x}",
         "finished": NOON + timedelta(hours=number),
-        "plan": "race",
+        "strategy": "race",
         "samples": samples,
-        "stack": HERE,
-        "occasion": "new",
+        "environment": HERE,
+        "trigger": "new",
         "pool_seconds": sum(s.nanoseconds for s in samples) / 1e9,
         "model_file": "robots/quadruped.xml",
     }

@@ -19,9 +19,9 @@ from tuner.cli.options import (
     stored_keys,
     the_key,
 )
-from tuner.cli.progress import showing
-from tuner.cli.tables import counted
+from tuner.cli.output import showing
 from tuner.errors import ArgumentError, cannot_write
+from tuner.formatting import counted
 
 NEWEST = 200
 """Keys of a report, unless it is told otherwise: a page that browsers open without a pause."""

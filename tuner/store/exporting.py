@@ -17,8 +17,8 @@ import sqlalchemy as sa
 
 from tuner.store import schema
 from tuner.store.backup import back_up
-from tuner.store.maintenance import fresh_schema, schema_of
 from tuner.store.database import writing
+from tuner.store.maintenance import fresh_schema, schema_of
 from tuner.store.queries import EVERYTHING, Selection, on_runs
 from tuner.store.runs import judge_key
 from tuner.store.schema import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS

@@ -142,17 +142,18 @@ def read_snapshot(database: Path) -> Iterator[Rows]:
         yield rows
 
 
-def find_keys(database: Path, prefix: str) -> list[str]:
-    """List the keys whose digest starts with a text, with or without the scheme in front."""
+def find_keys(database: Path, text: str) -> list[Row]:
+    """List the keys whose digest starts with a text, or whose model file has that name."""
     with read_snapshot(database) as rows:
-        found = rows(
-            "SELECT digest FROM tuning_key "
-            "WHERE substr(digest, 1, length(:prefix)) = :prefix "
-            "   OR substr(digest, 1, 3 + length(:prefix)) = 'k1_' || :prefix "
-            "ORDER BY digest",
-            {"prefix": prefix},
+        return rows(
+            "SELECT tuning_key, model_file, num_envs, nthread, bench_nsteps FROM tuning_overview "
+            "WHERE substr(tuning_key, 1, length(:text)) = :text "
+            "   OR substr(tuning_key, 1, 3 + length(:text)) = 'k1_' || :text "
+            "   OR model_file = :text "
+            "   OR substr(model_file, -1 - length(:text)) = '/' || :text "
+            "ORDER BY tuning_key",
+            {"text": text},
         )
-    return [row["digest"] for row in found]
 
 
 def read_key(database: Path, key: str) -> dict[str, Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -383,3 +384,51 @@ def valid_runs(
 def policies_of(rows: Rows) -> dict[str, Any]:
     """Read how strictly each validator counts."""
     return {row["name"]: row["policy"] for row in rows(POLICIES)}
+
+
+@dataclass(frozen=True, slots=True)
+class Deletion:
+    """What a deletion takes out."""
+
+    run_ids: tuple[int, ...]
+    samples: int
+    keys: tuple[str, ...]
+    """Keys that lose runs."""
+    gone: tuple[str, ...]
+    """Those of them that lose all runs and are deleted."""
+
+
+def plan_deletion(database: Path, selection: Any, keys: Sequence[str] = ()) -> Deletion:
+    """Say what a deletion would take out. Changes nothing."""
+    from tuner.store.queries import on_runs, read_snapshot
+
+    meant, given = on_runs(selection, "run.finished_utc")
+    with read_snapshot(database) as rows:
+        runs = rows(
+            f"SELECT run_id, run.samples, digest, ({meant}) AS meant FROM tuning_key "
+            "LEFT JOIN run ON run.key_id = tuning_key.key_id",
+            given,
+        )
+        pinned = {row["key_digest"] for row in rows("SELECT key_digest FROM pin")}
+    going = [run for run in runs if run["meant"] and (run["digest"] in keys if keys else True)]
+    touched = {run["digest"] for run in going}
+    left = {run["digest"] for run in runs if run not in going}
+    return Deletion(
+        run_ids=tuple(run["run_id"] for run in going if run["run_id"] is not None),
+        samples=sum(run["samples"] or 0 for run in going),
+        keys=tuple(sorted(touched)),
+        gone=tuple(sorted(touched - left - (pinned - set(keys)))),
+    )
+
+
+def delete(database: Path, deletion: Deletion) -> int:
+    """Delete what was planned; the bytes given back."""
+    from tuner.store import maintenance
+
+    before = database.stat().st_size
+    maintenance.forget(database, deletion.gone)
+    pruning = maintenance.Pruning(
+        deletion.run_ids, deletion.samples, tuple(set(deletion.keys) - set(deletion.gone)), ()
+    )
+    maintenance.prune(database, pruning)
+    return before - database.stat().st_size
