@@ -9,6 +9,7 @@ import sys
 from tests.support.jobs import ROOT
 
 QUADRUPED = ROOT / "examples" / "quadruped.xml"
+TUNE = ("tune", str(QUADRUPED), "--num-envs", "32", "--nthread", "2", "--nstep", "1")
 
 
 def tuner(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
