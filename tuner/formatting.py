@@ -1,11 +1,14 @@
-"""How numbers and stored texts are written for people: in tables, pictures and the report."""
+"""Formats numbers and stored texts for people: in tables, pictures, the report and log lines."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from pathlib import PurePosixPath
+from shlex import quote
 from typing import Any
 
 MOST_DIGITS = 1e4
-"""Per cent from which on only the magnitude is told."""
+"""Percentages from this on show only their magnitude."""
 
 
 def printable(text: str) -> str:
@@ -31,7 +34,7 @@ def percent(value: float | None) -> str:
 
 
 def _per_cent(share: float, sign: str) -> str:
-    """Write a share; no zero has a sign, and no timing gone astray makes a table wide."""
+    """Write a share: zero has no sign, and an absurd value stays short."""
     rounded = round(share * 100, 1)
     if rounded == 0:
         return "0.0 %"
@@ -62,3 +65,48 @@ def minute(moment: str | None) -> str:
 def number(value: float | None, digits: int = 2) -> str:
     """Write a number that may be unknown."""
     return "" if value is None else f"{value:.{digits}f}"
+
+
+def in_use(chunk_size: int | None, decided: bool, pinned: bool = False) -> str:
+    """Say what a job uses now: "using 58, provisional" or "using the default"."""
+    name = "the default" if chunk_size is None else str(chunk_size)
+    return f"using {name}" + (", pinned" if pinned else "" if decided else ", provisional")
+
+
+def steps_per_second(milliseconds: float | None, num_envs: Any, bench_nsteps: Any) -> str:
+    """Write the environment-steps per second of a step that takes so many milliseconds."""
+    if not milliseconds or not num_envs or not bench_nsteps:
+        return ""
+    return f"{num_envs * bench_nsteps / milliseconds * 1e3:,.0f} environment-steps/s"
+
+
+def short_paths(paths: Iterable[str | None]) -> dict[str | None, str]:
+    """Shorten paths to their file names, with as many folders as tell different files apart."""
+    parts = {path: PurePosixPath(path or "").parts for path in paths}
+    names: dict[str | None, str] = {}
+    for path, mine in parts.items():
+        kept = 1
+        while kept < len(mine) and any(
+            other != mine and other[-kept:] == mine[-kept:] for other in parts.values()
+        ):
+            kept += 1
+        names[path] = str(PurePosixPath(*mine[-kept:])) if mine else ""
+    return names
+
+
+def tune_command(row: dict[str, Any]) -> str | None:
+    """Write the command that measures a key on, or None if its facts are not known.
+
+    Args:
+        row: model_file, num_envs, nthread, bench_nsteps, dtype, post_step_forward_sensor, pool.
+    """
+    if not row["model_file"] or not row["num_envs"]:
+        return None
+    return (
+        f"tuner tune {quote(row['model_file'])} --num-envs {row['num_envs']} "
+        f"--nthread {row['nthread']} --nstep {row['bench_nsteps']}"
+        + (" --dtype float32" if row["dtype"] == "float32" else "")
+        + (" --post-step-forward-sensor" if row["post_step_forward_sensor"] else "")
+        + (" --pool batch-env" if row["pool"] == "mujoco_uni.BatchEnvPool" else "")
+        + " --until-decided --max-seconds 600"
+    )

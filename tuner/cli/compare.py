@@ -1,16 +1,26 @@
-"""`tuner compare`: the same work on several devices, or one device's at several sizes."""
+"""Compares the choices of several keys, and what they would cost each other."""
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.candidates import native_chunk_size
-from tuner.cli.filters import filter_options, selected
-from tuner.cli.listing import choice_of, decided_of
-from tuner.cli.options import database_option, existing, keys_argument, print_json, the_key
-from tuner.cli.tables import SHORT_KEY, Column, counted, number, percent, print_table, relative
+from tuner.cli.keys import choice_of, decided_of, gain_of
+from tuner.cli.options import (
+    database_option,
+    existing,
+    filter_options,
+    json_option,
+    keys_argument,
+    print_json,
+    selected,
+    the_key,
+)
+from tuner.cli.output import SHORT_KEY, Column, print_table
+from tuner.formatting import counted, number, relative, short_paths
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -18,10 +28,12 @@ if TYPE_CHECKING:
     from tuner.store.queries import By, Selection
 
 WAYS: dict[str, By] = {"device": "device", "num-envs": "num_envs", "nthread": "nthread"}
+MAX_DISTANCE = 2.0
+"""A timed chunk size stands for one at most this many times larger or smaller."""
 MOST = 60
-"""Keys at once: what they cost each other grows with their square."""
+"""Keys at once: the number of costs grows with their square."""
 ABREAST = 6
-"""Choices in a table of what they cost elsewhere: as many as fit a line."""
+"""Choices in one table of costs: as many as fit a line of 80 columns."""
 
 
 @click.command()
@@ -32,23 +44,22 @@ ABREAST = 6
     help="Compare KEY with the keys that differ from it in this alone.  [default: device]",
 )
 @filter_options
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the keys, and the costs.")
+@json_option("the keys, and the costs")
 @database_option
 def compare(
     keys: tuple[str, ...], by: str | None, as_json: bool, database: str | None, **filters: Any
 ) -> None:
-    """Compare what keys chose, and what each one's choice would cost the others.
+    """Compare the choices of keys, and what each would cost the others.
 
-    With one KEY: the same work (model and run parameters) on other devices, whatever their
-    numbers of threads, or on the same device with other numbers of environments or threads;
-    filters leave some of these out. With several: these. Without: those that the filters mean.
-    "per thr." is how many chunks a thread gets.
+    One KEY is compared with the same work (model and run parameters) on other devices, or with
+    --by on the same device with other numbers of environments or threads; filters narrow these
+    down. Several KEYs are compared with each other, and without KEY all keys that the filters
+    select. "per thr." is the number of chunks per thread.
 
-    The second table says how much slower a step of a line's key would be with the choice of a
-    column's key than with its own, by the timings of the line's key. A choice is carried over as
-    the chunk_size that it is, and the default as the rule that it is, whatever it amounts to
-    there. "~" marks a choice that was not timed there: the nearest timed one, at most twice as
-    far, stands for it; "-" is unknown.
+    The second table says how much slower the key of a line steps with the choice of the column's
+    key than with its own choice, by its own timings. "~" means that the chunk_size was not timed
+    there and the closest timed one (at most twice as large or small) stands for it; "-" is
+    unknown.
 
     \b
     Example:
@@ -64,15 +75,15 @@ def compare(
     file = existing(database)
     names = list(dict.fromkeys(the_key(file, key) for key in keys))
     if len(names) > 1 and (by or filtered):
-        raise click.UsageError("give either several keys, or one and --by or filters")
+        raise click.UsageError("give several KEYs, or one KEY with --by or filters")
     if not names and (by or not filtered):
-        raise click.UsageError("say which: KEY, several, or filters alone, such as --model")
+        raise click.UsageError("give KEY, several KEYs, or filters such as --model")
     if len(names) < 2:
         names = _found(file, names, WAYS[by or "device"], selection)
     if len(names) > MOST:
         raise click.ClickException(
-            f"{counted(len(names), 'key')} at once would be no comparison, {MOST} is the most: "
-            "filters leave some out (--model, --device, --num-envs, --since)"
+            f"received {counted(len(names), 'key')}, at most {MOST} can be compared: "
+            "add filters (--model, --device, --num-envs, --since)"
         )
     rows = [row | _chunks(row) for row in read_compared(file, names)]
     costs = _costs(rows)
@@ -84,7 +95,7 @@ def compare(
 
 
 def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[str]:
-    """List the keys that differ from a named one in one thing, or those that filters mean."""
+    """List the keys that differ from a named one in one thing, or that filters select."""
     from tuner.store.queries import keys_alike, read_overview
 
     meant = [
@@ -94,8 +105,8 @@ def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[
     if not names:
         if len(meant) < 2:
             raise click.ClickException(
-                f"there is nothing to compare: these filters mean {counted(len(meant), 'key')} "
-                "(`tuner list` takes the same ones)"
+                f"nothing to compare: these filters select {counted(len(meant), 'key')} "
+                "(`tuner list` takes the same filters)"
             )
         return meant
     (name,) = names
@@ -103,7 +114,7 @@ def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[
     found = [key for key in keys_alike(file, name, way) if key in left]
     if len(found) < 2:
         raise click.ClickException(
-            f"no key is like {name} but for its {way.replace('_', '-')}: try another --by "
+            f"no other key differs from {name} only in {way.replace('_', '-')}: try another --by "
             f"({', '.join(WAYS)}), other filters, or name several keys"
         )
     return found
@@ -119,33 +130,57 @@ def _chunks(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _costs(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    from tuner.transfer import Place, slower
-
-    told = []
+    found = []
     for here in rows:
-        place = Place(here["num_envs"], here["nthread"], here["per_candidate_ms"])
+        own = _cost_of(here, here["chunk_size"])
         for there in rows:
-            found = None
-            if choice_of(here) != "none" and choice_of(there) != "none":
-                found = slower(place, here["chunk_size"], there["chunk_size"])
-            told.append(
+            cost = _cost_of(here, there["chunk_size"])
+            known = own and cost and "none" not in (choice_of(here), choice_of(there))
+            found.append(
                 {
                     "tuning_key": here["tuning_key"],
                     "with_choice_of": there["tuning_key"],
                     "chunk_size": there["chunk_size"],
-                    "timed_chunk_size": found[1].timed if found else None,
-                    "exact": found[1].exact if found else None,
-                    "slower": found[0] if found else None,
+                    "timed_chunk_size": cost[1] if known and cost else None,
+                    "exact": cost[2] if known and cost else None,
+                    "slower": cost[0] / own[0] - 1 if known and own and cost else None,
                 }
             )
-    return told
+    return found
+
+
+def _cost_of(row: dict[str, Any], chunk_size: int | None) -> tuple[float, int | None, bool] | None:
+    """Say what a choice costs a key, by the key's own timings.
+
+    Returns:
+        Milliseconds, the chunk size that was timed (None is the default), and whether it is the
+        one asked for; None if nothing close was timed or there are fewer environments.
+    """
+    envs, threads = row["num_envs"], row["nthread"]
+    if chunk_size is not None and envs and chunk_size > envs:
+        return None
+    timings = {None if k == "None" else int(k): ms for k, ms in row["per_candidate_ms"].items()}
+    native = native_chunk_size(envs, threads) if envs and threads else None
+    if chunk_size == native and chunk_size not in timings:
+        chunk_size = None  # the default cuts the same chunks, and was timed
+    if chunk_size in timings:
+        return timings[chunk_size], chunk_size, True
+    if chunk_size is None:
+        return None
+    apart = {k: abs(math.log(k / chunk_size)) for k in timings if k}
+    closest = min(apart, key=lambda k: (apart[k], k), default=None)
+    if closest is None or apart[closest] > math.log(MAX_DISTANCE):
+        return None
+    return timings[closest], closest, False
 
 
 def _print_keys(rows: list[dict[str, Any]]) -> None:
+    names = short_paths(row["model_file"] for row in rows)
     print_table(
         [
             Column("", "right"),
             Column("key"),
+            Column("model", yields=True),
             Column("device", yields=True),
             Column("envs", "right"),
             Column("thr.", "right"),
@@ -158,12 +193,13 @@ def _print_keys(rows: list[dict[str, Any]]) -> None:
             (
                 str(place),
                 row["tuning_key"][:SHORT_KEY],
+                names[row["model_file"]],
                 _device(row),
                 str(row["num_envs"] or ""),
                 str(row["nthread"] or ""),
                 choice_of(row),
                 number(row["chunks_per_thread"], 1),
-                percent(row["gain"]) if row["pinned_because"] is None else "",
+                gain_of(row),
                 decided_of(row),
             )
             for place, row in enumerate(rows, start=1)

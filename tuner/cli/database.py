@@ -1,7 +1,8 @@
-"""`tuner db`: where the database is, its schema, and what to do when it is damaged."""
+"""Maintains the database file and checks the installation."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +13,13 @@ from tuner.cli.options import (
     Failing,
     database_option,
     existing,
+    json_option,
     print_json,
     tidy_end,
 )
-from tuner.cli.progress import showing
-from tuner.cli.tables import Column, counted, print_table
+from tuner.cli.output import Column, print_table, showing
 from tuner.environment import POLICIES, Environment
+from tuner.formatting import counted
 from tuner.paths import cache_path
 
 VALIDATORS = Environment._fields
@@ -25,13 +27,13 @@ VALIDATORS = Environment._fields
 
 @click.group(cls=Failing)
 def db() -> None:
-    """Look after the database file."""
+    """Maintain the database file: back up, check, repair, upgrade."""
 
 
 @db.command()
 @database_option
 def path(database: str | None) -> None:
-    """Print where the database is, whether or not it is there yet.
+    """Print the path of the database, whether or not it exists.
 
     \b
     Example:
@@ -43,7 +45,7 @@ def path(database: str | None) -> None:
 @db.command()
 @database_option
 def upgrade(database: str | None) -> None:
-    """Bring the database to this version's schema, making it if it is missing.
+    """Upgrade the database to this version's schema, or create it.
 
     \b
     Example:
@@ -61,12 +63,12 @@ def upgrade(database: str | None) -> None:
 
 @db.command()
 @database_option
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of findings.")
+@json_option("a list of findings")
 @click.pass_context
 def check(ctx: click.Context, database: str | None, as_json: bool) -> None:
-    """Look the database over, page by page and row by row. Changes nothing.
+    """Check the database page by page and row by row.
 
-    Exits with 3 if something is wrong.
+    Changes nothing. Exits with 3 if something is wrong.
 
     \b
     Example:
@@ -113,14 +115,16 @@ def repair(database: str | None) -> None:
     if not any(done.kept.values()):
         click.echo("nothing of it could be read: a backup, or an export, can be imported")
         click.get_current_context().exit(FINDING)
-    click.echo("`tuner db recompute` makes the verdicts anew from what was kept")
+    click.echo("run `tuner db recompute` to recompute the verdicts from what was kept")
 
 
 @db.command()
 @click.argument("copy", metavar="FILE", type=click.Path(path_type=Path))
 @database_option
 def backup(copy: Path, database: str | None) -> None:
-    """Write a consistent copy to FILE, while others go on writing. Overwrites nothing.
+    """Write a consistent copy of the database to FILE.
+
+    Other processes may go on writing. An existing FILE is not overwritten.
 
     \b
     Example:
@@ -137,7 +141,7 @@ def backup(copy: Path, database: str | None) -> None:
 @db.command()
 @database_option
 def recompute(database: str | None) -> None:
-    """Make all verdicts anew from the samples.
+    """Recompute all verdicts from the samples.
 
     \b
     Example:
@@ -146,30 +150,30 @@ def recompute(database: str | None) -> None:
     from tuner.store.runs import recompute as recompute_file
 
     file = existing(database)
-    count = recompute_file(file, showing("judging"))
-    click.echo(f"{file}: the verdicts of {counted(count, 'key')} are made anew")
+    count = recompute_file(file, showing("recomputing"))
+    click.echo(f"{file}: recomputed the verdicts of {counted(count, 'key')}")
 
 
 @db.command()
 @click.argument("name", required=False, type=click.Choice(VALIDATORS))
 @click.argument("policy", required=False, type=click.Choice(POLICIES))
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the policies.")
+@json_option("the policies")
 @database_option
 def policy(name: str | None, policy: str | None, as_json: bool, database: str | None) -> None:
-    """Show how strictly each validator counts, or set one and make the verdicts anew.
+    """Show or set how strictly a verdict's software must match.
 
-    A verdict answers where its software stack agrees: "exact" to the letter, "same minor" in
-    the first two parts of the version, "ignore" whatever it is.
+    A verdict is used where its software matches: "exact" compares the whole text, "same minor"
+    the first two parts of a version, "ignore" nothing. Setting one recomputes all verdicts.
 
     \b
     Example:
       tuner db policy mujoco_version exact
     """
-    from tuner.store.runs import read_policies, set_policy
+    from tuner.store.maintenance import read_policies, set_policy
 
     file = existing(database)
     if name and not policy:
-        raise click.UsageError(f"say which policy {name} is to have: {', '.join(POLICIES)}")
+        raise click.UsageError(f"give the policy of {name}: {', '.join(POLICIES)}")
     if name and policy:
         set_policy(file, name, policy)
     policies = read_policies(file)
@@ -180,10 +184,10 @@ def policy(name: str | None, policy: str | None, as_json: bool, database: str | 
 
 
 @db.command()
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: the figures.")
+@json_option("the figures")
 @database_option
 def stats(as_json: bool, database: str | None) -> None:
-    """Add up what is stored, what was looked up, and what that saved.
+    """Print how much is stored.
 
     \b
     Example:
@@ -213,3 +217,34 @@ def _figure(name: str, value: Any) -> str:
     if name.endswith("_seconds"):
         return f"{value:.1f} s"
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}"
+
+
+@click.command()
+@database_option
+@json_option("a list of readings")
+@click.pass_context
+def doctor(ctx: click.Context, database: str | None, as_json: bool) -> None:
+    """Check the installation and suggest fixes.
+
+    Changes nothing. Exits with 3 if there is a problem.
+
+    \b
+    Example:
+      tuner doctor
+    """
+    from tuner.doctor import examine
+
+    readings = examine(cache_path(database))
+    problems = [reading for reading in readings if reading.problem]
+    if as_json:
+        print_json([dataclasses.asdict(reading) for reading in readings])
+    else:
+        for reading in readings:
+            mark = "!" if reading.problem else " "
+            click.echo(f"{mark} {reading.name:<17} {reading.value}")
+            if reading.problem:
+                click.echo(f"    {reading.problem}")
+                click.echo(f"    next: {reading.next_step}")
+        click.echo(f"\n{len(problems)} to look at" if problems else "\nall is well")
+    if problems:
+        ctx.exit(FINDING)

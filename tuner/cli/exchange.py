@@ -10,10 +10,18 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from tuner.cli.filters import filter_options, selected
-from tuner.cli.options import FAILED, FINDING, database_option, existing, print_json, tidy_end
-from tuner.cli.progress import amount_progress
-from tuner.cli.tables import Column, counted, print_table, printable
+from tuner.cli.options import (
+    FAILED,
+    FINDING,
+    database_option,
+    existing,
+    filter_options,
+    print_json,
+    selected,
+    tidy_end,
+)
+from tuner.cli.output import Column, amount_progress, print_table
+from tuner.formatting import counted, printable
 from tuner.paths import cache_path
 
 if TYPE_CHECKING:

@@ -1,28 +1,347 @@
-"""What is done to single keys: `tuner verify`, `tuner pin`, `tuner unpin`, `tuner forget`."""
+"""Lists and shows stored keys, pins them and deletes them."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Any
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Iterable
+from math import isfinite
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from tuner.cli.options import (
-    FINDING,
     database_option,
     existing,
+    filter_options,
+    json_option,
     key_argument,
     keys_argument,
     print_json,
+    print_json_lines,
+    selected,
     the_key,
-    time_budget_option,
+    until,
 )
-from tuner.cli.tables import candidate_name, counted, percent, printable
-from tuner.cli.work import asked_again, opened
-from tuner.device import device_fingerprint
-from tuner.errors import TunerError
+from tuner.cli.output import (
+    FINEST_BAR,
+    SHORT_KEY,
+    WIDEST_BAR,
+    Column,
+    bar,
+    print_facts,
+    print_table,
+)
+from tuner.formatting import (
+    candidate_name,
+    counted,
+    in_use,
+    interval,
+    milliseconds,
+    minute,
+    percent,
+    printable,
+    relative,
+    short_paths,
+    steps_per_second,
+    tune_command,
+)
 from tuner.records import LARGEST_INTEGER
-from tuner.workload import device_digest
+from tuner.store.schema import RUN_PARAMETERS
+
+if TYPE_CHECKING:
+    from tuner.records import Estimate
+    from tuner.store.queries import Order
+
+ORDERS = ("key", "model", "envs", "gain", "measured")
+SHOWN = (
+    "tuning_key",
+    "model_file",
+    "num_envs",
+    "nthread",
+    "bench_nsteps",
+    "chunk_size",
+    "gain",
+    "decided",
+    "reason",
+    "pinned_because",
+    "last_measured_utc",
+)
+"""Columns of the overview that the table needs; counting runs takes longer than all of these."""
+
+
+@click.command("list")
+@filter_options
+@click.option(
+    "--sort",
+    "order",
+    type=click.Choice(ORDERS),
+    default="measured",
+    show_default=True,
+    help="Sort by a column: greatest gain first, last measured first.",
+)
+@click.option("--reverse", is_flag=True, help="Reverse the order.")
+@json_option("a list of keys")
+@database_option
+def list_keys(
+    order: Order, reverse: bool, as_json: bool, database: str | None, **filters: Any
+) -> None:
+    """List the stored keys, one line each.
+
+    Filters must all match. A choice marked "no" under "decided" is provisional: jobs use it until
+    more timings decide.
+
+    \b
+    Example:
+      tuner list
+      tuner list --model 'humanoid*' --min-gain 5 --sort gain
+      tuner list --undecided --since 7d --json
+    """
+    from tuner.store.queries import read_overview
+
+    selection = selected(**filters)
+    columns = ("*",) if as_json else SHOWN
+    rows = read_overview(
+        existing(database), selection, order=order, reverse=reverse, columns=columns
+    )
+    if as_json:
+        print_json_lines(rows)
+        return
+    if not rows and any(value is not None for value in selection):
+        click.echo("no key matches: `tuner list` without filters shows all keys", err=True)
+        return
+    _print_list(rows)
+
+
+def _print_list(rows: list[dict[str, Any]]) -> None:
+    names = short_paths(row["model_file"] for row in rows)
+    same = Counter((row["model_file"], row["num_envs"], row["nthread"]) for row in rows)
+    columns: dict[Column, Callable[[dict[str, Any]], str]] = {
+        Column("key"): lambda row: row["tuning_key"][:SHORT_KEY],
+        Column("model", yields=True): lambda row: names[row["model_file"]],
+        Column("envs", "right"): lambda row: str(row["num_envs"] or ""),
+        Column("thr.", "right"): lambda row: str(row["nthread"] or ""),
+        Column("steps", "right"): lambda row: str(row["bench_nsteps"] or ""),
+        Column("choice", "right"): choice_of,
+        Column("gain", "right"): gain_of,
+        Column("decided", yields=True): decided_of,
+        Column("measured"): lambda row: (row["last_measured_utc"] or "")[:10],
+    }
+    if max(same.values(), default=1) == 1:  # the physics steps per call tell nothing apart
+        del columns[Column("steps", "right")]
+    print_table(list(columns), [[write(row) for write in columns.values()] for row in rows])
+
+
+def choice_of(row: dict[str, Any]) -> str:
+    """Name the choice of a row of the overview."""
+    answers = row["last_measured_utc"] is not None or row["pinned_because"] is not None
+    return candidate_name(row["chunk_size"]) if answers else "none"
+
+
+def gain_of(row: dict[str, Any]) -> str:
+    """Write the gain of a row of the overview; the gain of a pinned choice is not measured."""
+    return percent(row["gain"]) if row["pinned_because"] is None else ""
+
+
+def decided_of(row: dict[str, Any]) -> str:
+    """Say whether a row of the overview is decided, and why not."""
+    if row["pinned_because"] is not None:
+        return "pinned"
+    if not row["last_measured_utc"]:
+        return "no"
+    return "yes" if row["decided"] else f"no: {row['reason']}"
+
+
+@click.command()
+@key_argument()
+@json_option("all that is stored of the key")
+@database_option
+def show(key: str, as_json: bool, database: str | None) -> None:
+    """Show one key: its facts, verdict, candidates and runs.
+
+    KEY is the start of a key as `tuner list` prints it, or a model's file name.
+
+    "to default" compares samples that were taken side by side, over all runs, with its 95 %
+    interval. In the table of runs, "gain" is what a run's own choice saves by that run alone, and
+    "!" marks a choice that differs from the one before.
+
+    \b
+    Example:
+      tuner show k1_3f9a
+      tuner show quadruped.xml
+    """
+    from tuner.racing.meta_analysis import judge_runs
+    from tuner.store.queries import read_behind, read_key
+
+    file = existing(database)
+    name = the_key(file, key)
+    found = read_key(file, name)
+    behind = read_behind(file, name)
+    sizes = {"num_envs": behind.num_envs, "nthread": behind.nthread}
+    _add_estimates(found["candidates"], judge_runs(behind.runs.values(), **sizes).estimates)
+    before: int | None = None
+    chose = 0
+    for run in found["runs"]:
+        record = behind.runs.get(run["run_id"])
+        alone = judge_runs([record], **sizes).estimates if record and run["has_choice"] else ()
+        run |= _own_gain(alone, run["chosen_chunk_size"]) | {"flipped": False}
+        if run["has_choice"] and run["state"] != "imported":
+            run["flipped"] = chose > 0 and run["chosen_chunk_size"] != before
+            before, chose = run["chosen_chunk_size"], chose + 1
+    if as_json:
+        print_json(found)
+        return
+    print_facts(_facts(found, chose))
+    _print_candidates(found["candidates"], found["overview"]["chunk_size"])
+    _print_runs(found["runs"])
+
+
+def _add_estimates(candidates: list[dict[str, Any]], estimates: Iterable[Estimate]) -> None:
+    known = {estimate.candidate.chunk_size: estimate for estimate in estimates}
+    for row in candidates:
+        estimate = known.get(row["chunk_size"])
+        values = (estimate.relative, estimate.low, estimate.high) if estimate else (None,) * 3
+        for name, value in zip(("relative", "relative_low", "relative_high"), values, strict=True):
+            row[name] = value if value is not None and isfinite(value) else None
+
+
+def _own_gain(estimates: Iterable[Estimate], chunk_size: int | None) -> dict[str, float | None]:
+    gains: tuple[float | None, ...] = (None, None, None)
+    for estimate in estimates:
+        if estimate.candidate.chunk_size == chunk_size:
+            gains = (1 - estimate.relative, 1 - estimate.high, 1 - estimate.low)
+    return {
+        name: gain if gain is not None and isfinite(gain) else None
+        for name, gain in zip(("gain", "gain_low", "gain_high"), gains, strict=True)
+    }
+
+
+def _facts(found: dict[str, Any], chose: int) -> dict[str, str]:
+    overview, verdicts, runs = found["overview"], found["verdicts"], found["runs"]
+    pinned = overview["pinned_because"]
+    facts = {
+        "key": overview["tuning_key"],
+        "model file": overview["model_file"],
+        "model": _listed(found["model"]),
+        "device": _listed(found["device"]),
+        "work": _listed(
+            {name: overview[name] for name in RUN_PARAMETERS if overview[name] is not None}
+        ),
+        "choice": choice_of(overview),
+        "pinned": pinned,
+    }
+    if facts["choice"] != "none":
+        facts["choice"] = in_use(overview["chunk_size"], bool(overview["decided"]), bool(pinned))
+    speeds = {
+        row["chunk_size"]: steps_per_second(
+            row["median_ms"], overview["num_envs"], overview["bench_nsteps"]
+        )
+        for row in found["candidates"]
+    }
+    if speed := speeds.get(overview["chunk_size"]):
+        default = speeds.get(None) if overview["chunk_size"] is not None else None
+        facts["speed"] = speed + (f", the default {default}" if default else "")
+    for place, verdict in enumerate(verdicts, start=1):
+        facts["verdict" if place == 1 else f"verdict {place}"] = _verdict(verdict)
+    if verdicts:
+        facts["expected loss"] = percent(verdicts[0]["expected_loss"])
+        facts["between runs"] = percent(verdicts[0]["between_runs"])
+    flips = sum(run["flipped"] for run in runs)
+    facts["runs"] = f"{overview['runs']} with {counted(overview['samples'] or 0, 'sample')}"
+    if chose > 1:
+        facts["runs"] += f"; the choice flipped {flips} times in {counted(chose, 'run')} that chose"
+    if pinned is None and not overview["decided"] and runs:
+        facts["next"] = tune_command(overview) or ""
+    return {name: text for name, text in facts.items() if text}
+
+
+def _listed(facts: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value}" for name, value in facts.items())
+
+
+def _verdict(row: dict[str, Any]) -> str:
+    choice = candidate_name(row["chunk_size"])
+    gain = ""
+    if row["chunk_size"] is not None and row["gain"] is not None:
+        ends = interval(row["gain_low"], row["gain_high"])
+        gain = f", {percent(row['gain'])} faster than the default ({ends})"
+    decided = "decided" if row["decided"] else f"undecided ({row['reason']})"
+    return f"{choice}{gain}, {decided}; for {row['stack']}"
+
+
+def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> None:
+    if not candidates:
+        return
+    click.echo()
+    ratios = [row["relative"] or row["relative_to_default"] for row in candidates]
+    differences = [None if ratio is None else ratio - 1 for ratio in ratios]
+    furthest = max((abs(d) for d in differences if d is not None), default=0.0)
+    largest = min(WIDEST_BAR, max(FINEST_BAR, furthest))
+    names = [row["chunk_size"] for row in candidates]
+    headings = ("chunk_size", "samples", "median ms", "to default", "95 % interval")
+    print_table(
+        [*(Column(heading, "right") for heading in headings), Column("  faster|slower")],
+        [
+            (
+                candidate_name(row["chunk_size"]),
+                str(row["samples"]),
+                milliseconds(row["median_ms"]),
+                relative(ratio),
+                relative_interval(row["relative_low"], row["relative_high"])
+                if row["chunk_size"] is not None
+                else "",
+                "   " + bar(difference, largest),
+            )
+            for row, ratio, difference in zip(candidates, ratios, differences, strict=True)
+        ],
+        marked=names.index(choice) if choice in names else None,
+    )
+
+
+def relative_interval(low: float | None, high: float | None) -> str:
+    """Write an interval of times relative to the default's as differences."""
+    return "" if low is None or high is None else f"{relative(low)} to {relative(high)}"
+
+
+def _print_runs(runs: list[dict[str, Any]]) -> None:
+    click.echo()
+    environments = list(dict.fromkeys(_environment(run) for run in runs))
+    print_table(
+        [
+            Column("finished UTC"),
+            Column("trigger", yields=True),
+            Column("chose", "right"),
+            Column("gain", "right"),
+            Column("95 % interval", "right"),
+            Column("samples", "right"),
+            Column("env.", "right"),
+            Column("similar", yields=True),
+        ],
+        [
+            (
+                minute(run["finished_utc"]),
+                ", ".join(filter(None, (run["occasion"], run["state"].replace("complete", "")))),
+                (candidate_name(run["chosen_chunk_size"]) if run["has_choice"] else "-")
+                + ("!" if run["flipped"] else ""),
+                percent(run["gain"]) if run["chosen_chunk_size"] else "",
+                interval(run["gain_low"], run["gain_high"]) if run["chosen_chunk_size"] else "",
+                str(run["samples"]),
+                str(environments.index(_environment(run)) + 1),
+                (run["near_key"] or "")[:SHORT_KEY],
+            )
+            for run in runs
+        ],
+    )
+    for place, environment in enumerate(environments, start=1):
+        click.echo(printable(f"environment {place}: {environment}"))
+    for note in dict.fromkeys(run[name] for run in runs for name in ("work", "message")):
+        if note:
+            click.echo(printable(note))
+
+
+def _environment(run: dict[str, Any]) -> str:
+    pool = f"{run['pool'] or '?'} {run['pool_version'] or '?'}"
+    return f"{pool}, mujoco {run['mujoco_version'] or '?'}, protocol {run['method'] or '?'}"
 
 
 def _chunk_size(_: click.Context, __: click.Parameter, text: str) -> int | None:
@@ -37,174 +356,103 @@ def _chunk_size(_: click.Context, __: click.Parameter, text: str) -> int | None:
 @click.command()
 @key_argument()
 @click.argument("chunk_size", metavar="CHUNK", callback=_chunk_size)
-@click.option("--reason", required=True, help="Why; it is told with every hit.")
+@click.option("--reason", required=True, help="The reason; it is logged with every use.")
 @database_option
 def pin(key: str, chunk_size: int | None, reason: str, database: str | None) -> None:
-    """Let a key answer with CHUNK (or "default"), whatever is measured.
+    """Fix a key's answer to CHUNK or "default", whatever is measured.
 
-    KEY is a digest as `tuner list` prints it; its first characters are enough.
+    KEY is the start of a key as `tuner list` prints it, or a model's file name.
 
     \b
     Example:
       tuner pin k1_3f9a 16 --reason "the job shares its node on Tuesdays"
     """
-    from tuner.store.runs import pin as pin_key
+    from tuner.store.maintenance import pin as pin_key
 
     file = existing(database)
     name = the_key(file, key)
     if not reason.strip():
-        raise click.BadParameter("give a reason that helps whoever reads it", param_hint="--reason")
+        raise click.BadParameter("it is empty: say why the key is pinned", param_hint="--reason")
     pin_key(file, name, chunk_size, reason.strip())
-    click.echo(printable(f"{name} answers {candidate_name(chunk_size)} until `tuner unpin`"))
+    click.echo(printable(f"{name} is pinned to {candidate_name(chunk_size)} until `tuner unpin`"))
 
 
 @click.command()
 @key_argument()
 @database_option
 def unpin(key: str, database: str | None) -> None:
-    """Let a key answer by what was measured again.
+    """Remove a pin: the key answers by its measurements again.
 
     \b
     Example:
       tuner unpin k1_3f9a
     """
-    from tuner.store.runs import unpin as unpin_key
+    from tuner.store.maintenance import unpin as unpin_key
 
     file = existing(database)
     name = the_key(file, key)
     if not unpin_key(file, name):
         raise click.ClickException(f"{name} is not pinned: nothing was changed")
-    click.echo(printable(f"{name} answers by its verdict again"))
+    click.echo(printable(f"{name} answers by its measurements again"))
 
 
 @click.command()
-@keys_argument(required=True)
-@click.option("--yes", is_flag=True, help="Do not ask.")
-@database_option
-def forget(keys: tuple[str, ...], yes: bool, database: str | None) -> None:
-    """Remove keys with all their runs and samples; asks before.
-
-    \b
-    Example:
-      tuner forget k1_3f9a --yes
-    """
-    from tuner.store.queries import EVERYTHING, read_key
-    from tuner.store.runs import delete, plan_deletion
-
-    file = existing(database)
-    names = [the_key(file, key) for key in keys]
-    for name in dict.fromkeys(names):
-        overview = read_key(file, name)["overview"]
-        model = Path(overview["model_file"] or "").name or "no model file"
-        runs = counted(overview["runs"], "run")
-        told = f"{name}: {model}, {runs}, {counted(overview['samples'] or 0, 'sample')}"
-        click.echo(printable(told), err=True)
-    if not yes:
-        click.confirm("forget this?", abort=True, err=True)
-    delete(file, plan_deletion(file, EVERYTHING, names))
-    click.echo(printable(f"forgotten: {', '.join(dict.fromkeys(names))}"))
-
-
-@click.command()
-@key_argument(required=False)
-@time_budget_option("Seconds of the pool's time for each key.")
+@keys_argument()
+@filter_options
 @click.option(
-    "--model-file",
-    type=click.Path(path_type=Path),
-    metavar="MODEL.xml",
-    help="Where KEY's model lies now, if not where it lay when it was measured.",
+    "--older-than",
+    metavar="AGE",
+    callback=until,
+    help="Runs measured longer ago than AGE (12h, 7d, 3w); the same as --until AGE.",
 )
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: a list of keys.")
+@click.option("--yes", is_flag=True, help="Delete; without this nothing is changed.")
+@json_option("what is deleted")
 @database_option
-def verify(
-    key: str | None,
-    time_budget: float,
-    model_file: Path | None,
+def delete(
+    keys: tuple[str, ...],
+    older_than: str | None,
+    yes: bool,
     as_json: bool,
     database: str | None,
+    **filters: Any,
 ) -> None:
-    """Time a key's choice against the default again, and record the run.
+    """Delete keys or runs and give their space back; needs --yes.
 
-    A choice that has lost its gain is withdrawn. Without KEY, all keys of this machine that
-    chose something else than the default. Exits with 3 if a choice did not hold, or one of all
-    could not be verified.
+    Without --yes it only says what would be deleted. KEYs and filters must all match; --since,
+    --until and --older-than select single runs, and the verdicts are recomputed from the runs
+    that are left. A key without runs is deleted, unless it is pinned and was not named.
 
     \b
     Example:
-      tuner verify k1_3f9a
+      tuner delete k1_3f9a --yes
+      tuner delete --model 'quad*' --older-than 52w
     """
-    from tuner.store.queries import keys_with_a_choice
+    from tuner.store.runs import delete as delete_runs
+    from tuner.store.runs import plan_deletion
 
-    if model_file and not key:
-        raise click.UsageError("--model-file is of one KEY: name it")
+    if older_than is not None:
+        if filters["until"] is not None:
+            raise click.UsageError("--older-than and --until mean the same: give one of them")
+        filters["until"] = older_than
+    selection = selected(**filters)
+    if not keys and all(value is None for value in selection):
+        raise click.UsageError("say what to delete: KEYs, or filters such as --older-than 52w")
     file = existing(database)
-    here = device_digest(device_fingerprint())
-    names = [the_key(file, key)] if key else keys_with_a_choice(file, here)
-    told = []
-    for name in names:
-        try:
-            done = _verify(file, name, model_file, time_budget)
-            told.append({"key": name, "verified": True, **done})
-        except (click.ClickException, TunerError) as error:
-            what = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            if key:
-                raise click.ClickException(f"{name}: not verified: {what}") from error
-            told.append({"key": name, "verified": False, "what": what})
-    if as_json:
-        print_json(told)
-    for line in told if not as_json else ():
-        click.echo(printable(f"{line['key']}: {_in_words(line)}"))
-    if not names and not as_json:
-        click.echo(
-            "nothing to verify: no key of this machine chose anything but the default, or all that "
-            "did are pinned"
-        )
-    if not all(line["verified"] and line["held"] for line in told):
-        click.get_current_context().exit(FINDING)
-
-
-def _in_words(line: dict[str, Any]) -> str:
-    if not line["verified"]:
-        return f"not verified: {line['what']}"
-    if line["held"]:
-        return f"{line['chunk_size']} holds, {percent(line['gain'])}"
-    was, choice = line["was"], candidate_name(line["chunk_size"])
-    if line["chunk_size"] == was:
-        return f"{was} is not decided any more"
-    stays = "the default stays" if line["chunk_size"] is None else f"{choice} is chosen"
-    return f"{was} is withdrawn: {stays}" + ("" if line["decided"] else ", undecided")
-
-
-def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -> dict[str, Any]:
-    """Check one key's choice; what came of it."""
-    from tuner.records import Answer, Miss
-    from tuner.store.lookup import find_answer
-    from tuner.tuning import Request, answer_key
-
-    what = asked_again(file, key, model_file)
-    before = find_answer(file, what.key, what.key.workload.num_envs, what.here)
-    if isinstance(before, Answer) and before.pinned_because is not None:
-        raise click.ClickException(
-            f"it is pinned, and answers {candidate_name(before.chunk_size)} whatever is "
-            "measured: `tuner unpin` first"
-        )
-    if isinstance(before, Miss) or before.chunk_size is None:
-        why = before.reason if isinstance(before, Miss) else "its choice is the default itself"
-        raise click.ClickException(f"there is nothing to verify: {why}; `tuner tune` measures")
-    request = Request(
-        what.key,
-        file,
-        what.here,
-        lambda: opened(what),
-        trigger="verify",
-        time_budget_s=time_budget,
-        model_file=str(what.model_file),
+    names = list(dict.fromkeys(the_key(file, key) for key in keys))
+    deletion = plan_deletion(file, selection, names)
+    summary = (
+        f"{counted(len(deletion.run_ids), 'run')} with {counted(deletion.samples, 'sample')} of "
+        f"{counted(len(deletion.keys), 'key')}, "
+        f"of which {counted(len(deletion.gone), 'key')} completely"
     )
-    answer = answer_key(request).answer
-    return {
-        "was": before.chunk_size,
-        "chunk_size": answer.chunk_size,
-        "gain": answer.gain,
-        "decided": answer.decided,
-        "held": answer.chunk_size == before.chunk_size and answer.decided,
-    }
+    if not as_json:
+        for key in deletion.keys[:20]:
+            click.echo(printable(key), err=True)
+        click.echo(f"would delete {summary}", err=True)
+    freed = delete_runs(file, deletion) if yes and deletion.keys else 0
+    if as_json:
+        print_json({"done": yes, "bytes_freed": freed, **dataclasses.asdict(deletion)})
+    elif yes:
+        click.echo(f"deleted {summary}; {counted(freed, 'byte')} given back")
+    elif deletion.keys:
+        click.echo("nothing was changed: add --yes to delete")

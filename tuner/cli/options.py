@@ -1,4 +1,4 @@
-"""What several commands share: how the database is named, and how an error leaves."""
+"""Arguments, filters and exit codes that several commands share."""
 
 from __future__ import annotations
 
@@ -10,29 +10,38 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
-from typing import Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
 
 from tuner.budget import TIME_BUDGET_S
-from tuner.cli.tables import printable
+from tuner.cli.output import Column, print_table
 from tuner.errors import TunerError
+from tuner.formatting import printable
 from tuner.paths import DATABASE_VARIABLE, cache_path
+from tuner.records import LARGEST_INTEGER
 from tuner.store.sqlite import exists, is_empty
+
+if TYPE_CHECKING:
+    from tuner.store.queries import Selection
 
 FAILED = 1
 USAGE = 2
 FINDING = 3
 INTERRUPTED = 128 + signal.SIGINT
-"""As a shell reports what Ctrl-C has ended."""
+"""The exit code that shells report after Ctrl-C."""
+
+MOST_MATCHES = 20
+"""Matching keys that are listed when a text names several."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 class FiniteRange(click.FloatRange):
-    """A number of 0 or more; "nan" and "inf", which Python calls numbers, are none."""
+    """A finite number of 0 or more: rejects "nan" and "inf", which Python reads as numbers."""
 
     def __init__(self) -> None:
         super().__init__(min=0)
@@ -58,10 +67,10 @@ def time_budget_option(meaning: str) -> Callable[[Command], Command]:
 
 
 class Failing(click.Group):
-    """A group whose commands fail with one clear line and exit code 1, never a traceback."""
+    """A group whose commands fail with one line and exit code 1 instead of a traceback."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of ours becomes its message."""
+        """Run the command and print an error as its message."""
         try:
             return super().invoke(ctx)
         except TunerError as error:
@@ -69,10 +78,9 @@ class Failing(click.Group):
         except (click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
-            ctx.exit(INTERRUPTED)  # whoever pressed it knows
+            ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Whoever read has enough, as in `| head`. What is still unwritten goes nowhere, or
-            # Python would complain at its end.
+            # The reader has seen enough, as in `| head`; without this Python complains at exit.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             ctx.exit(FAILED)
         except click.ClickException as error:
@@ -80,22 +88,21 @@ class Failing(click.Group):
                 raise  # click shows how the command is used
             fail(ctx, error.format_message())
         except Exception as error:
-            # The terminal's and the machine's limits, a full disk behind stdout say, or a file
-            # with contents that nobody thought of.
+            # limits of the terminal or the machine, such as a full disk behind stdout
             fail(ctx, f"{type(error).__name__}: {error}")
 
 
 def fail(ctx: click.Context, message: str) -> NoReturn:
-    """Leave with one line on stderr, whatever is repeated in it of what is stored."""
+    """Exit with one printable line on stderr."""
     click.echo(printable(f"tuner: {' '.join(message.split())}"), err=True)
     ctx.exit(FAILED)
 
 
 @contextmanager
 def tidy_end() -> Iterator[None]:
-    """Let SIGTERM end what Ctrl-C would end: first, what is unfinished is removed."""
+    """Let SIGTERM clean up unfinished files as Ctrl-C does."""
     if threading.current_thread() is not threading.main_thread():
-        yield  # no thread but that one may set what a signal does
+        yield  # only the main thread may set a signal handler
         return
 
     def end(number: int, _: object) -> NoReturn:
@@ -109,12 +116,12 @@ def tidy_end() -> Iterator[None]:
 
 
 def database_option(command: Command) -> Command:
-    """Add --database, which counts wherever on the line it stands; the last one wins."""
+    """Add --database; it may stand anywhere on the line, and the last one wins."""
     return _database(expose_value=True)(command)
 
 
 def database_option_of_all(command: Command) -> Command:
-    """Add --database in front of a subcommand, which is handed it."""
+    """Add --database in front of a subcommand, which receives it."""
     return _database(expose_value=False)(command)
 
 
@@ -136,21 +143,21 @@ def _remember(ctx: click.Context, _: click.Parameter, value: str | None) -> str 
 
 
 def existing(database: str | None) -> Path:
-    """Name the database for a command that only reads it.
+    """Find the database for a command that only reads it.
 
     Raises:
-        click.ClickException: if there is none; reading never makes one.
+        click.ClickException: if it does not exist; reading never creates one.
     """
     file = cache_path(database)
     if not exists(file) or is_empty(file):
         raise click.ClickException(
-            f"there is no tuning in {file} yet: `tuner tune MODEL.xml --num-envs N` makes one"
+            f"there is no tuning in {file} yet: run `tuner tune MODEL.xml --num-envs N`"
         )
     return file
 
 
 def stored_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Offer a shell the keys that start so; none where the database cannot be read."""
+    """Complete a key in a shell; offers nothing if the database cannot be read."""
     from tuner.store.queries import EVERYTHING, read_overview
 
     try:
@@ -168,8 +175,13 @@ def stored_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list
     ]
 
 
+def json_option(content: str) -> Callable[[Command], Command]:
+    """Make the option --json, passed as `as_json`."""
+    return click.option("--json", "as_json", is_flag=True, help=f"Print JSON: {content}.")
+
+
 def key_argument(*, required: bool = True) -> Callable[[Command], Command]:
-    """Make the argument that names a key by its first characters."""
+    """Make the argument that names a key."""
     return click.argument("key", required=required, shell_complete=stored_keys)
 
 
@@ -181,35 +193,149 @@ def keys_argument(*, required: bool = False) -> Callable[[Command], Command]:
     )
 
 
-def the_key(file: Path, prefix: str) -> str:
-    """Find the one key that starts with a text.
+def the_key(file: Path, text: str) -> str:
+    """Find the one key whose digest starts with a text, or whose model file has that name.
 
     Raises:
-        click.ClickException: if none does, or several do.
+        click.ClickException: if there is none, or several; several are listed on stderr.
     """
     from tuner.store.queries import find_keys
 
-    if not prefix:  # a shell's unset variable, which every key starts with
-        raise click.ClickException("the key is empty: `tuner list` shows all")
-    found = [row["tuning_key"] for row in find_keys(file, prefix)]
-    if prefix in found:
-        return prefix
+    if not text:  # a shell's unset variable, which every key starts with
+        raise click.ClickException("the key is empty: `tuner list` shows all keys")
+    found = {row["tuning_key"]: row for row in find_keys(file, text)}
+    if text in found:
+        return text
     if not found:
-        raise click.ClickException(f"no key starts with {prefix!r}: `tuner list` shows all")
-    if len(found) > 1:
-        few = ", ".join(found[:3]) + (", ..." if len(found) > 3 else "")
         raise click.ClickException(
-            f"{len(found)} keys start with {prefix!r}: {few}; give more of it"
+            f"no key starts with {text!r} and no model file has that name: "
+            "`tuner list` shows all keys"
         )
-    return str(found[0])
+    if len(found) > 1:
+        _print_matches(list(found.values()))
+        raise click.ClickException(
+            f"{len(found)} keys match {text!r}: give more characters of one of them"
+        )
+    return str(next(iter(found)))
+
+
+def _print_matches(rows: list[dict[str, Any]]) -> None:
+    names = ("num_envs", "nthread", "bench_nsteps")
+    headings = ("key", "model file", "envs", "threads", "steps")
+    print_table(
+        [Column(h, "left" if h in headings[:2] else "right", h == headings[1]) for h in headings],
+        [
+            (row["tuning_key"][:24], row["model_file"] or "", *(str(row[n] or "") for n in names))
+            for row in rows[:MOST_MATCHES]
+        ],
+        err=True,
+    )
 
 
 def print_json(value: Any) -> None:
-    """Print what a program is to read."""
+    """Print JSON for a program."""
     click.echo(json.dumps(value, indent=2, allow_nan=False))
 
 
 def print_json_lines(rows: Sequence[Any]) -> None:
-    """Print a list that may be long: a line for each of it, in a third of the time."""
+    """Print a long list, one line per item, in a third of the time of `print_json`."""
     lines = ",\n".join(json.dumps(row, allow_nan=False) for row in rows)
     click.echo(f"[\n{lines}\n]" if rows else "[]")
+
+
+UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
+NEVER, ALWAYS = "", "~"
+"""Texts that sort before and after every stored time."""
+
+
+def _text(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    if text == "":  # a shell's unset variable, which would select all
+        raise click.BadParameter("it is empty: leave the option out to select all")
+    return text
+
+
+def _moment(text: str | None, more: timedelta) -> str | None:
+    """Read a day or an age as (the beginning of) a stored time."""
+    if text is None:
+        return None
+    number, unit = text[:-1], UNITS.get(text[-1:])
+    try:
+        if unit is not None and number.isascii() and number.isdecimal():
+            return f"{datetime.now(UTC) - unit * int(number):%Y-%m-%dT%H:%M:%S}"
+        return (date.fromisoformat(text) + more).isoformat()
+    except OverflowError:
+        return NEVER if unit else ALWAYS  # outside the calendar
+    except ValueError:
+        raise click.BadParameter(
+            f"{text[:40]!r} is neither a day, such as 2026-01-31, nor an age, such as 12h, 7d or 3w"
+        ) from None
+
+
+def _since(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    return _moment(text, timedelta())
+
+
+def until(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+    """Turn a day, that whole day included, or an age into a time."""
+    return _moment(text, timedelta(days=1))
+
+
+FILTERS = (
+    click.option("--key", metavar="PREFIX", callback=_text, help="Keys that start with PREFIX."),
+    click.option(
+        "--model",
+        metavar="GLOB",
+        callback=_text,
+        help="Keys whose model file's name or path matches a pattern with * and ?.",
+    ),
+    click.option(
+        "--device",
+        metavar="TEXT",
+        callback=_text,
+        help="Keys of CPUs, or instruction sets, with TEXT in their name.",
+    ),
+    click.option(
+        "--num-envs", metavar="N", type=click.IntRange(min=1), help="Keys of N environments."
+    ),
+    click.option(
+        "--min-gain",
+        metavar="PERCENT",
+        type=FiniteRange(),
+        help="Keys whose choice saves at least PERCENT of the default's time.",
+    ),
+    click.option(
+        "--decided/--undecided",
+        default=None,
+        help="Keys that are decided (by timings or a pin), or are not.",
+    ),
+    click.option(
+        "--since",
+        metavar="WHEN",
+        callback=_since,
+        help="Measured on a day (2026-01-31, UTC) or later, or within an age (12h, 7d, 3w).",
+    ),
+    click.option(
+        "--until",
+        metavar="WHEN",
+        callback=until,
+        help="Measured on a day (2026-01-31, UTC) or earlier, or before an age (12h, 7d, 3w).",
+    ),
+)
+
+
+def filter_options(command: Command) -> Command:
+    """Add the filters; all that are given must match."""
+    for option in reversed(FILTERS):
+        command = option(command)
+    return command
+
+
+def selected(*, num_envs: int | None, min_gain: float | None, **others: Any) -> Selection:
+    """Turn the values of `filter_options` into a selection."""
+    from tuner.store.queries import Selection
+
+    return Selection(
+        num_envs=None if num_envs is None else min(num_envs, LARGEST_INTEGER),
+        min_gain=None if min_gain is None else min_gain / 100,
+        **others,
+    )

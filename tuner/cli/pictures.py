@@ -20,9 +20,9 @@ from tuner.cli.options import (
     keys_argument,
     the_key,
 )
-from tuner.cli.progress import showing
-from tuner.cli.tables import counted
+from tuner.cli.output import showing
 from tuner.errors import ArgumentError, cannot_write
+from tuner.formatting import counted
 
 NEWEST = 200
 """Keys of a report by default: a page that browsers open without a pause."""

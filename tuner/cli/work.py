@@ -1,33 +1,25 @@
-"""Which work a command is about: the model and the run parameters, the same for each command."""
+"""The options that describe a workload, and the pool and states made from them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tuner.cli.tables import counted
+from tuner.cli.options import Command
 from tuner.device import device_fingerprint, usable_cpus
+from tuner.formatting import counted
 from tuner.model_facts import model_signature
 from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
     from tuner.environment import Environment
-    from tuner.tuning import StepInputs
-
-Command = TypeVar("Command", bound=Callable[..., Any])
+    from tuner.tuning import Work
 
 OPTIONS = (
-    click.argument("model_file", metavar="MODEL.xml", type=click.Path(path_type=Path)),
-    click.option(
-        "--num-envs",
-        type=click.IntRange(1, 10**7),
-        required=True,
-        help="Environments in one step.",
-    ),
     click.option(
         "--nthread",
         type=click.IntRange(1, 4096),
@@ -60,27 +52,48 @@ OPTIONS = (
         type=click.Choice(["rollout", "batch-env"]),
         default="rollout",
         show_default=True,
-        help="What steps the environments.",
+        help="The pool that steps the environments.",
     ),
 )
 
 
-def work_options(command: Command) -> Command:
-    """Add MODEL.xml and the options of the run parameters."""
-    for option in reversed(OPTIONS):
-        command = option(command)
-    return command
+def work_options(*, several: bool) -> Callable[[Command], Command]:
+    """Make MODEL.xml and the options of the run parameters.
+
+    Args:
+        several: Whether several models and numbers of environments may be given.
+    """
+    path = click.Path(path_type=Path)
+    model = (
+        click.argument("model_files", metavar="MODEL.xml...", type=path, nargs=-1, required=True)
+        if several
+        else click.argument("model_file", metavar="MODEL.xml", type=path)
+    )
+    envs = click.option(
+        "--num-envs",
+        type=click.IntRange(1, 10**7),
+        required=True,
+        multiple=several,
+        help="Environments in one step" + ("; repeatable." if several else "."),
+    )
+
+    def add(command: Command) -> Command:
+        for option in reversed((model, envs, *OPTIONS)):
+            command = option(command)
+        return command
+
+    return add
 
 
 class Asked(NamedTuple):
-    """The work that a command was called for."""
+    """The workload that a command was called for."""
 
     model: Any
     key: CacheKey
     here: Environment
     pool_name: str
     model_file: Path
-    """Absolute: a later check comes from another folder."""
+    """Absolute: `tuner verify` may run in another folder."""
 
 
 def asked(
@@ -114,23 +127,23 @@ def asked(
 
 
 def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
-    """Make the work of a stored key again, from its row and its model file.
+    """Rebuild the workload of a stored key from its row and its model file.
 
     Args:
         file: The database.
         key: The key.
-        model_file: Where its model lies now, if not where the row says.
+        model_file: Its model file, if it has moved.
 
     Raises:
-        click.ClickException: if it is not this machine's, or its model is gone or has changed,
-            or its pool is not one that a command line can name.
+        click.ClickException: if it belongs to another machine, its model file is missing or has
+            changed, or the command line cannot make its pool.
     """
     from tuner.store.queries import read_key
 
     row = read_key(file, key)["overview"]
     pools = {"mujoco.rollout": "rollout", "mujoco_uni.BatchEnvPool": "batch-env"}
     if row["num_envs"] is None:
-        raise click.ClickException("its facts are not known, only its digest: tune it anew")
+        raise click.ClickException("its facts are not known, only its digest: tune it again")
     model_file = model_file or (Path(row["model_file"]) if row["model_file"] else None)
     if model_file is None:
         raise click.ClickException("its model file is not known: name it with --model-file")
@@ -153,37 +166,34 @@ def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
     )
     if what.key != key:
         raise click.ClickException(
-            f"it is of another machine, or its model {model_file} has changed: "
-            f"here it is {what.key}"
+            f"it belongs to another machine, or its model {model_file} has changed: "
+            f"the key here is {what.key}"
         )
     return what
 
 
 MOTION_SEED = 0
-"""Every tuning of a model times the same moved states: the work is a part of what is compared."""
+"""All measurements of a model step the same states: timings of other states do not compare."""
 
 
 @contextmanager
-def opened(what: Asked) -> Iterator[StepInputs]:
-    """Make the pool and what it is to step; the pool is closed at the end."""
+def opened(what: Asked) -> Iterator[Work]:
+    """Make the pool and the states and controls that it steps."""
     from tuner.model_file import captured_warnings
     from tuner.pools import POOLS
     from tuner.states import WORK_MOVED, moved_state
-    from tuner.tuning import StepInputs
+    from tuner.tuning import Work
 
-    facts = what.key.workload
+    facts = what.key.facts
     # MuJoCo would write its warnings to a file in the working directory.
-    from tuner.cli.progress import race_progress
-
     with (
         captured_warnings(),
         POOLS[what.pool_name](what.model, nbatch=facts.num_envs, nthread=facts.nthread) as pool,
     ):
         click.echo(
-            f"preparing: letting {counted(facts.num_envs, 'environment')} fall and move", err=True
+            f"preparing: simulating {counted(facts.num_envs, 'environment')} for a second", err=True
         )
         state, control = moved_state(
             what.model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
         )
-        with race_progress() as progress:
-            yield StepInputs(pool, state, control, WORK_MOVED, progress)
+        yield Work(pool, state, control, WORK_MOVED)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.facts import ClockworkPool, a_key
-from tests.support.stored import FASTER, Shell, a_run, contents, rows_of, store, uids
-from tests.test_cli import QUADRUPED, tuner
+from tests.support.process import QUADRUPED, tuner
+from tests.support.stored import FASTER, Shell, a_run, contents, rows_of, store
 from tuner import store_cache, tuning
 from tuner.cli.work import Asked, asked
 from tuner.environment import PROTOCOL, environment_of
 from tuner.pools import POOLS, RolloutPool
-from tuner.store import runs as upkeep
+from tuner.store import maintenance as upkeep
 from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
 from tuner.workload import key_of
@@ -77,8 +77,8 @@ def on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(POOLS, "rollout", Pool)
     monkeypatch.setattr(
         tuning,
-        "Request",
-        functools.partial(tuning.Request, clock=lambda: Pool.last.clock()),
+        "measure_and_save",
+        functools.partial(tuning.measure_and_save, clock=lambda: Pool.last.clock()),
     )
     COSTS.clear()
 
@@ -119,7 +119,7 @@ def test_a_choice_that_has_lost_its_gain_is_withdrawn(database: Path, shell: She
     assert words.out.startswith(f"{key}: 4 is withdrawn: the default stays")
     [(chunk, runs)] = rows_of(database, "SELECT chunk_size, runs FROM verdict")
     assert (chunk, runs) == (None, 2)
-    assert len(uids(database)) == 2
+    assert rows_of(database, "SELECT count(*) FROM run") == [(2,)]
     assert check(database) == []
     line = shell.refused("verify", key, "--database", database)
     assert "nothing to verify" in line
@@ -155,7 +155,7 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     gone.unlink()
     expected[chosen(database, work(different, 40), 4)] = "has changed"
     different.write_text("<mujoco><worldbody/></mujoco>")
-    facts = good.key.workload
+    facts = good.key.facts
     theirs = key_of(facts._replace(device=facts.device | {"machine": "z80"}))
     elsewhere = {chosen(database, good._replace(key=theirs), 5): "another machine"}
     pool = work(num_envs=56)

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from tests.support.facts import DEVICE, MODEL, MODEL_SIGNATURE, SleepingPool, a_key
+from tests.support.jobs import ROOT
+from tests.support.process import QUADRUPED
 from tests.support.stored import ALIKE, FASTER, HERE, Shell, a_run, contents, rows_of, store
-from tests.test_cli import QUADRUPED
 from tuner import load_cache
 from tuner.api import WILL_HAPPEN, Explanation, explain, explain_key
 from tuner.cli.work import Asked, asked
@@ -28,7 +29,7 @@ OPTIONS: dict[str, Any] = {
     "num_envs": 256, "nthread": 2, "nstep": 1, "dtype": "float64",
     "post_step_forward_sensor": False, "pool_name": "rollout",
 }  # fmt: skip
-WHY = ("why", QUADRUPED, "--num-envs", 256, "--nthread", 2, "--nstep", 1)
+CALL = ("explain", QUADRUPED, "--num-envs", 256, "--nthread", 2, "--nstep", 1)
 
 
 @pytest.fixture(scope="module")
@@ -69,8 +70,8 @@ class Asking:
 
     def __call__(self, *options: object) -> tuple[str, dict[str, Any]]:
         before = contents(self._database.parent)
-        words = self._shell(*WHY, *options, "--database", self._database)
-        told = self._shell(*WHY, *options, "--json", "--database", self._database)
+        words = self._shell(*CALL, *options, "--database", self._database)
+        told = self._shell(*CALL, *options, "--json", "--database", self._database)
         assert contents(self._database.parent) == before
         assert (words.code, words.err, told.code, told.err) == (0, "", 0, "")
         said: dict[str, Any] = json.loads(told.out)
@@ -103,7 +104,7 @@ def test_an_answered_key_is_a_hit(database: Path, ask: Asking, what: Asked) -> N
     assert (said["kind"], said["key"]) == ("hit", what.key)
     assert (said["chunk_size"], said["decided"]) == (4, True)
     assert (said["nearest_key"], said["differences"]) == (None, [])
-    assert "choice:    4, 1" in words  # 14.9 % faster
+    assert "choice:    using 4, 1" in words  # 14.9 % faster
     assert "faster than the default" in words
 
 
@@ -113,7 +114,7 @@ def test_a_default_that_won_is_a_hit_too(database: Path, ask: Asking, what: Aske
     assert verdict.decided
     words, said = ask()
     assert (said["kind"], said["chunk_size"]) == ("hit", None)
-    assert "choice:    default\n" in words
+    assert "choice:    using the default\n" in words
 
 
 def test_a_pinned_key_says_who_pinned_it(database: Path, ask: Asking, what: Asked) -> None:
@@ -123,7 +124,7 @@ def test_a_pinned_key_says_who_pinned_it(database: Path, ask: Asking, what: Aske
     assert (said["kind"], said["chunk_size"]) == ("pinned", 16)
     assert words.startswith("pinned: it is pinned: its node is shared\n")
     rows_of(database, "UPDATE pin SET reason = 'two' || char(10) || 'lines' || char(27) || '[31m'")
-    assert "two?lines?[31m" in Shell.__call__(ask._shell, *WHY, "--database", database).out
+    assert "two?lines?[31m" in Shell.__call__(ask._shell, *CALL, "--database", database).out
 
 
 def test_an_undecided_key_is_taken_up(database: Path, ask: Asking, what: Asked) -> None:
@@ -220,14 +221,14 @@ def test_a_near_relative_says_field_by_field_how_it_differs(
     theirs = changed(mine, **there) if "rack" not in there else key_of(
         mine.workload._replace(device=mine.workload.device | there)
     )  # fmt: skip
-    monkeypatch.setattr(sys.modules["tuner.cli.why"], "asked", lambda **_: what._replace(key=mine))
+    monkeypatch.setattr(sys.modules["tuner.cli.tune"], "asked", lambda **_: what._replace(key=mine))
     decided(database, theirs, what)
     words, said = ask()
     kind = "adopted" if sentence.endswith("unknown there") else "near"
     assert (said["kind"], said["key"], said["nearest_key"]) == (kind, mine, theirs)
     assert f"           {sentence}\n" in words
     assert len(said["differences"]) == 1
-    assert f"nearest:   {theirs}, where 4 won, " in words
+    assert f"similar:   {theirs}, where 4 won, " in words
 
 
 def test_the_nearest_of_several_is_told_and_of_all_its_differences_none_is_left_out(
@@ -268,7 +269,7 @@ def test_an_undecided_relative_shortens_nothing(database: Path, ask: Asking, wha
 def test_where_there_is_nothing_to_tune_nothing_will_be_measured(
     database: Path, shell: Shell
 ) -> None:
-    few = ("why", QUADRUPED, "--num-envs", 4, "--nthread", 4, "--database", database)
+    few = ("explain", QUADRUPED, "--num-envs", 4, "--nthread", 4, "--database", database)
     told = shell(*few)
     assert told.code == 0
     assert told.out.startswith("nothing to tune: 4 environments on 4 threads")
@@ -279,11 +280,11 @@ def test_where_there_is_nothing_to_tune_nothing_will_be_measured(
 @pytest.mark.parametrize(
     ("arguments", "code"),
     [
-        (("why",), 2),
-        (("why", QUADRUPED), 2),
-        (("why", QUADRUPED, "--num-envs", "0"), 2),
-        (("why", "missing.xml", "--num-envs", "64"), 1),
-        (("why", "/", "--num-envs", "64"), 1),
+        (("explain",), 2),
+        (("explain", QUADRUPED), 2),
+        (("explain", QUADRUPED, "--num-envs", "0"), 2),
+        (("explain", "missing.xml", "--num-envs", "64"), 1),
+        (("explain", "/", "--num-envs", "64"), 1),
     ],
 )
 def test_a_wrong_call_says_what_is_wrong(
@@ -295,13 +296,13 @@ def test_a_wrong_call_says_what_is_wrong(
 
 def test_a_database_that_cannot_be_read_is_one_clear_line(database: Path, shell: Shell) -> None:
     database.write_bytes(b"no database" * 100)
-    assert "tuner db check" in shell.refused(*WHY, "--database", database)
-    golden = Path(__file__).parent / "golden" / "0001.db"
+    assert "tuner db check" in shell.refused(*CALL, "--database", database)
+    golden = ROOT / "tests" / "golden" / "0001.db"
     database.write_bytes(golden.read_bytes())
     before = contents(database.parent)
-    assert "tuner db upgrade" in shell.refused(*WHY, "--database", database)
+    assert "tuner db upgrade" in shell.refused(*CALL, "--database", database)
     assert contents(database.parent) == before
-    shell.refused(*WHY, "--database", database.parent)
+    shell.refused(*CALL, "--database", database.parent)
 
 
 # --- the same for programs ------------------------------------------------------------------
@@ -350,7 +351,7 @@ def test_a_pool_brings_its_software_along(database: Path) -> None:
 
 
 def test_a_program_gets_the_error(database: Path) -> None:
-    database.write_bytes((Path(__file__).parent / "golden" / "0001.db").read_bytes())
+    database.write_bytes((ROOT / "tests" / "golden" / "0001.db").read_bytes())
     with pytest.raises(OlderSchemaError):
         explained(database)
     with pytest.raises(DatabaseError):
