@@ -19,8 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.support.jobs import ROOT
+from tests.support.programs import prepare
 from tests.support.stored import Shell, contents, rows_of
-from tests.test_cookbook import prepare
 
 ENDLESS = "with recursive n(i) as (select 1 union all select i + 1 from n)"
 
