@@ -1,7 +1,8 @@
-"""What every test stands on: no test ever touches the user's own database."""
+"""Fixtures and settings of all tests: no test touches the user's own database."""
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -10,12 +11,15 @@ from hypothesis import HealthCheck, settings
 
 from tests.support.stored import Shell
 
-# No test asserts how long anything takes, and hypothesis would by default.
-settings.register_profile("timeless", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("timeless")
+# No test asserts a time, so hypothesis has no deadline. TUNER_HYPOTHESIS=thorough tries more
+# examples in the tests that leave their number to the profile.
+_SLOW_IS_FINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=25, **_SLOW_IS_FINE)
+settings.register_profile("thorough", max_examples=200, **_SLOW_IS_FINE)
+settings.load_profile(os.environ.get("TUNER_HYPOTHESIS", "quick"))
 
 
-# A shell lets what it starts in the background ignore Ctrl-C, and so would its children's children.
+# A shell makes its background processes ignore Ctrl-C, and they pass that on to their children.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 

@@ -1,4 +1,4 @@
-"""The documents name the commands and options that there are, and no others."""
+"""The documents name exactly the commands and options that exist."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 INLINE = re.compile(r"`([^`]+)`", re.S)
 CALL = re.compile(r"(?<![\w.-])tuner (?=[a-z-])([^\n]*)")
 IN_A_SHELL = ("", "console")
-"""Blocks that hold commands; the others are programs, statements and outputs."""
+"""The languages of blocks that hold commands."""
 
 
 class Call(NamedTuple):
-    """A call of a command, as a document shows it."""
+    """A command line in a document."""
 
     place: str
     words: list[str]
     whole: bool
-    """It is shown to be typed as it is, not just named."""
+    """It is complete: a reader can type it as it is."""
 
 
 def calls() -> Iterator[Call]:
@@ -53,7 +53,7 @@ def calls() -> Iterator[Call]:
 
 
 def _words(text: str) -> list[str]:
-    """Split a line as a shell does, up to where the command ends."""
+    """Split a line as a shell does, up to the end of the command."""
     words = []
     lexer = shlex.shlex(text, posix=True, punctuation_chars="();<>|&")
     lexer.whitespace_split = True
@@ -66,17 +66,17 @@ def _words(text: str) -> list[str]:
 
 
 def command_of(words: list[str]) -> tuple[click.Command, list[str]]:
-    """Find the command that words call, and what it is given."""
+    """Find the command that words call, and its arguments."""
     command: click.Command = main
     rest = list(words)
     while isinstance(command, click.Group) and rest and not rest[0].startswith("-"):
-        assert rest[0] in command.commands, f"there is no {rest[0]}"
+        assert rest[0] in command.commands, f"no command {rest[0]}"
         command = command.commands[rest.pop(0)]
     return command, rest
 
 
 @pytest.mark.parametrize("call", list(calls()), ids=lambda c: f"{c.place}: {' '.join(c.words)}")
-def test_a_call_in_a_document_is_one_that_can_be_made(call: Call) -> None:
+def test_a_documented_command_line_is_valid(call: Call) -> None:
     command, given = command_of(call.words)
     context = click.Context(command, info_name="tuner")
     known, beyond, _ = command.make_parser(context).parse_args(given)
@@ -87,20 +87,20 @@ def test_a_call_in_a_document_is_one_that_can_be_made(call: Call) -> None:
         assert needed <= named
 
 
-def test_the_table_of_the_readme_has_every_command_and_no_other() -> None:
+def test_the_readme_lists_exactly_the_commands() -> None:
     lines = (ROOT / "README.md").read_text().splitlines()
-    first = lines.index("| command | does |") + 2
+    first = lines.index("| purpose | command | does |") + 2
     listed = set()
     for line in lines[first:]:
         if not line.startswith("|"):
             break
-        for code in re.findall(r"`tuner ([^`]+)`", line.split("|")[1]):
+        for code in re.findall(r"`tuner ([^`]+)`", line.split("|")[2]):
             listed.add(tuple(word for word in code.split() if re.fullmatch("[a-z-]+", word)))
     there = {words for words in commands() if words != ("db",)}
     assert {words[:2] if words[0] == "db" else words[:1] for words in listed} == there
 
 
-def test_every_option_that_a_document_names_is_one_that_there_is() -> None:
+def test_every_documented_option_exists() -> None:
     options = {"--help"}
     for program in (ROOT / "benchmarks").glob("*.py"):
         options |= set(re.findall(r'add_argument\("(--[a-z-]+)"', program.read_text()))
@@ -113,14 +113,14 @@ def test_every_option_that_a_document_names_is_one_that_there_is() -> None:
                 assert named in options, f"{document.name}: {named}"
 
 
-def test_every_option_says_what_it_does() -> None:
+def test_every_option_has_help() -> None:
     for words in [(), *commands()]:
         for parameter in command_of(list(words))[0].params:
             if isinstance(parameter, click.Option):
                 assert parameter.help, (words, parameter.name)
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize("file", ["tuning.db", "none.db"])
 def test_bash_completes_the_keys_of_the_database(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file: str
@@ -130,17 +130,17 @@ def test_bash_completes_the_keys_of_the_database(
         store_cache(tmp_path / "tuning.db", key, {"chunk_size": 4})
     monkeypatch.setenv("TUNER_DATABASE", str(tmp_path / file))
     offered = sorted(keys) if file == "tuning.db" else []
-    for command in ("show", "pin", "forget", "compare", "verify", "plot", "report --key"):
+    for command in ("show", "pin", "delete", "compare", "verify", "plot", "report --key"):
         assert completed(f"tuner {command} k1") == offered
     for key in offered:
         assert completed(f"tuner show {key[:9]}") == [key]
 
 
-@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash here")
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
-        ("tuner h", "history"),
+        ("tuner ex", "explain export"),
         ("tuner db re", "repair recompute"),
         ("tuner list --min", "--min-gain"),
         ("tuner list --sort g", "gain"),
@@ -152,7 +152,7 @@ def test_bash_completes_after_the_line_in_the_readme(typed: str, offered: str) -
 
 
 def completed(typed: str) -> list[str]:
-    """Let bash complete what was typed."""
+    """Return what bash offers to complete the typed text."""
     [line] = [
         line for line in (ROOT / "README.md").read_text().splitlines() if "_TUNER_COMPLETE" in line
     ]

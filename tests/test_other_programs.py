@@ -1,4 +1,4 @@
-"""Programs that are not ours open the file, get our numbers, and leave it as it is."""
+"""Other programs read the same numbers from the file and do not change it."""
 
 from __future__ import annotations
 
@@ -16,14 +16,13 @@ from typing import Any
 
 import pytest
 
+from tests.support.programs import SEARCHED, needs, prepare
 from tests.support.stored import contents
-from tests.support.processes import WITHOUT_PRIVILEGE
-from tests.test_cookbook import SEARCHED, needs, prepare
+from tests.test_bad_places import WITHOUT_PRIVILEGE
 
 VIEWS = (
     "candidate_timing",
     "choice_quality",
-    "hit_rate",
     "run_history",
     "tuning_overview",
     "winner_flips",
@@ -81,7 +80,7 @@ print(json.dumps([
     int(frame.nanoseconds[frame.cpu_count == 8].sum()),
 ]))
 """
-NAMING = ("tuning_key", "day_utc", "stack", "run_id", "chunk_size")
+NAMING = ("tuning_key", "stack", "run_id", "chunk_size")
 """The columns by which a view's rows are told apart."""
 Command = Callable[[str, str], list[str]]
 """Of a file and a view; prints its rows as JSON."""
@@ -142,10 +141,10 @@ def ask(program: str, file: Path, view: str, before: list[str]) -> Any:
 def test_a_program_gets_the_numbers_and_writes_nothing(
     program: str, view: str, shelf: Path
 ) -> None:
-    from tuner.store.database import reading
+    from tuner.store.queries import read_snapshot
 
-    with reading(shelf / "tuning.db") as connection:
-        ours = [dict(row) for row in connection.exec_driver_sql(f"SELECT * FROM {view}").mappings()]
+    with read_snapshot(shelf / "tuning.db") as rows:
+        ours = rows(f"SELECT * FROM {view}")
     assert ours
     before = contents(shelf)
     theirs = ask(program, shelf / "tuning.db", view, ordinary())

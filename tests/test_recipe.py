@@ -1,4 +1,4 @@
-"""The recipe in docs/adding-a-key-field.md, followed to the letter on a copy of the repository."""
+"""The recipe in docs/adding-a-key-field.md works, step by step, on a copy of the repository."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TESTS = ("tests/test_identity.py", "tests/test_golden.py", "tests/test_schema.py
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """Copy what a developer would have checked out."""
+    """Copy the files of a checkout."""
     for name in ("tuner", "migrations", "tests", "examples", "docs"):
         unwanted = shutil.ignore_patterns("__pycache__")
         shutil.copytree(ROOT / name, tmp_path / name, ignore=unwanted)
@@ -31,7 +31,7 @@ def copy(tmp_path: Path) -> Path:
 
 
 def follow(copy: Path, *, without: str = "nothing") -> None:
-    """Take the recipe's steps, but those that touch one folder."""
+    """Follow the recipe's steps except those in one folder."""
     steps = list(STEP.finditer(RECIPE))
     assert len(steps) == RECIPE.count("<!-- ")
     for step in steps:
@@ -44,7 +44,7 @@ def follow(copy: Path, *, without: str = "nothing") -> None:
             file.write_text(code)
             continue
         text = file.read_text()
-        assert text.count(mark) == 1, f"{mark!r} stands {text.count(mark)} times in {name}"
+        assert text.count(mark) == 1, f"{mark!r} occurs {text.count(mark)} times in {name}"
         line_end = text.index("\n", text.index(mark)) + 1
         start = text.index(mark)
         if how == "after":
@@ -72,7 +72,7 @@ def test_the_recipe_works(copy: Path) -> None:
     made = run(copy, "-m", "tests.golden.make")
     assert made.returncode == 0, made.stderr
     assert (copy / "tests" / "golden" / "0003.db").exists()
-    tested = run(copy, "-m", "pytest", "-q", "-p", "no:cacheprovider", *TESTS)
+    tested = run(copy, "-m", "pytest", "-q", "-n", "0", "-p", "no:cacheprovider", *TESTS)
     assert tested.returncode == 0, tested.stdout
 
 
@@ -81,5 +81,5 @@ def test_a_field_without_its_migration_or_its_column_fails_the_tests(
     copy: Path, left_out: str
 ) -> None:
     follow(copy, without=left_out)
-    tested = run(copy, "-m", "pytest", "-q", "-x", "-p", "no:cacheprovider", *TESTS)
+    tested = run(copy, "-m", "pytest", "-q", "-n", "0", "-x", "-p", "no:cacheprovider", *TESTS)
     assert tested.returncode == 1, tested.stdout
