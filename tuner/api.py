@@ -1,32 +1,33 @@
 """What a training job calls: the chunk_size to use, from the database or from a measurement.
 
-The way of a hit is all here and imports little; what times and stores comes from `tuning`, once
-it is this process's turn. Whatever goes wrong on either way, the job gets the native default
-and one line that says why, never an exception.
+A hit imports little; `tuning` imports what times and stores. Whatever goes wrong, the job gets
+the native default and one line that says why.
 """
 
 from __future__ import annotations
 
 import os
 import time
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner import log
-from tuner.budget import GRACE_S, TIME_BUDGET_S, can_resume
+from tuner.budget import TIME_BUDGET_S
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
-from tuner.environment import environment_of
-from tuner.errors import LockError, OlderSchemaError
+from tuner.environment import Environment, environment_of
+from tuner.formatting import counted, interval, percent, printable
 from tuner.model_facts import model_signature
 from tuner.paths import cache_path
-from tuner.records import Answer, Miss, Outcome
+from tuner.records import Answer, Difference, Outcome, SimilarKey
 from tuner.store.lookup import find_answer
-from tuner.workload import CacheKey, make_cache_key
+from tuner.tuning import Request, StepInputs, answer_key, is_open
+from tuner.workload import CacheKey, Workload, make_cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
-    from tuner.environment import Environment
     from tuner.pools import Pool
 
 
@@ -102,161 +103,244 @@ def resolve_chunk_size(
             post_step_forward_sensor=post_step_forward_sensor,
             bench_nsteps=bench_nsteps,
         )
-        file = cache_path(database)
-        here = environment_of(pool)
-
-        def measure(miss: Miss) -> Outcome:
-            from tuner.tuning import Work, measure_and_save
-
-            return measure_and_save(
-                key,
-                file,
-                Work.of_caller(pool, state, control, model, bench_nsteps),
-                miss=miss,
-                time_budget_s=time_budget_s,
-                seed=seed,
-                clock=clock,
-                model_file=model_file,
-            )
-
-        outcome = answer_key(
+        request = Request(
             key,
-            file,
-            measure,
-            here=here,
+            cache_path(database),
+            environment_of(pool),
+            lambda: nullcontext(_inputs(pool, state, control, model, bench_nsteps)),
             time_budget_s=time_budget_s,
-            wait_s=time_budget_s + GRACE_S if wait_s is None else wait_s,
+            wait_s=wait_s,
+            seed=seed,
+            clock=clock,
+            model_file=model_file,
         )
+        outcome = answer_key(request)
     except Exception as error:
         log.warn(f"using the native default, not tuned: {error or type(error).__name__}")
         return None
-    log.inform(describe(outcome, key, file))
+    _report(outcome, request)
     return outcome.answer.chunk_size
 
 
-def answer_key(
-    key: CacheKey,
-    database: str | os.PathLike[str],
-    measure: Callable[[Miss], Outcome],
-    *,
-    here: Environment,
-    time_budget_s: float,
-    wait_s: float,
-    force: bool = False,
-) -> Outcome:
-    """Answer a key from the database; where it cannot, let this process or another measure.
+def tune_pool(
+    pool: Any, state: Any, *, model: Any, nstep: int, control: Any = None, **options: Any
+) -> int | None:
+    """Say which chunk_size a pool should be stepped with, as `resolve_chunk_size` does.
 
     Args:
-        key: The key, with its facts.
-        database: The file.
-        measure: Measures and stores; called only if nobody else has, and only while no other
-            process of this machine measures.
-        here: The software stack that asks.
-        time_budget_s: Seconds of the pool's time that a measurement may take.
-        wait_s: Seconds to wait for another process's measurement.
-        force: Measure even if there is an answer.
-
-    Raises:
-        TunerError: whatever went wrong, with the next step.
+        pool: What steps the environments; its `nbatch` and `nthread` are num_envs and nthread.
+        state: (num_envs, nstate) float64, the states to time from.
+        model: The MjModel behind the pool.
+        nstep: Physics steps in one step of the pool.
+        control: (num_envs, nstep, nu) float64; zeros if it is None.
+        **options: Any other argument of `resolve_chunk_size`.
     """
-    watch = _Watch(database, key, here)
-    found = Miss("a new measurement was asked for", "forced") if force else watch.first_look()
-    if isinstance(found, Answer):
-        if is_open(found, time_budget_s):
-            return _go_on(found, watch, measure)
-        return Outcome("hit", found)
-
-    from tuner.lock import measuring_turn  # not on the way of a hit
-
-    if force:
-        with measuring_turn(wait_s, unless=lambda: False):
-            return measure(found)
-    with measuring_turn(wait_s, unless=watch.answered):
-        # Whether the turn came or the wait ended: somebody may have stored it in the meantime.
-        found = watch.look()
-        return Outcome("hit", found) if isinstance(found, Answer) else measure(found)
-
-
-def is_open(answer: Answer, time_budget_s: float) -> bool:
-    """Tell whether an answer is undecided, and steps are short enough to go on with it."""
-    default_ms = answer.per_candidate_ms.get("None", 0.0)
-    return not answer.decided and can_resume(default_ms, time_budget_s)
+    facts: dict[str, Any] = {
+        "num_envs": getattr(pool, "nbatch", len(state)),
+        "nthread": getattr(pool, "nthread", None),
+        "n_variants": 1,
+        "dtype": getattr(state, "dtype", "float64"),
+        "post_step_forward_sensor": False,
+        "manual_chunk_size": None,
+        "adaptive": True,
+    }
+    if (options.get("nthread") or facts["nthread"]) is None:
+        log.warn(
+            f"using the native default, not tuned: a {type(pool).__name__} has no nthread: "
+            "pass nthread=..."
+        )
+        return None
+    given = {"pool": pool, "state": state, "model": model, "control": control}
+    return resolve_chunk_size(**facts | options | given, bench_nsteps=nstep)
 
 
-def _go_on(answer: Answer, watch: _Watch, measure: Callable[[Miss], Outcome]) -> Outcome:
-    """Spend a little on an undecided verdict, if nobody is measuring; the answer will do if not."""
-    from tuner.lock import measuring_turn
+def _inputs(pool: Pool, state: Any, control: Any, model: Any, nstep: int) -> StepInputs:
+    """Time the caller's own state, with its controls or zeros.
 
-    try:
-        with measuring_turn(0.0, unless=lambda: False):
-            found = watch.look()  # whoever had the turn may have been at the same key
-            if isinstance(found, Answer) and found.decided:
-                return Outcome("hit", found)
-            return measure(Miss(f"its verdict is undecided ({answer.reason})", "resumed"))
-    except LockError:
-        return Outcome("hit", answer)
-    except Exception as error:
-        reason = error or type(error).__name__
-        log.warn(f"the stored answer stands, and was not taken further: {reason}")
-        return Outcome("hit", answer)
-
-
-class _Watch:
-    """Looks for a key's answer; while waiting, only when the file has changed.
-
-    A look costs a connection, and dozens of processes that make some every second would
-    disturb the one that measures.
+    Zeros and not None: copying controls into the workers is a part of every real step.
     """
+    if control is not None:
+        return StepInputs(pool, state, control, "the caller's state and controls")
+    import numpy as np
 
-    def __init__(self, database: str | os.PathLike[str], key: CacheKey, here: Environment) -> None:
-        self._database = database
-        self._key = key
-        self._here = here
-        self._seen: object = None
-
-    def look(self) -> Answer | Miss:
-        """Look in the database."""
-        return find_answer(self._database, self._key, self._key.facts.num_envs, self._here)
-
-    def first_look(self) -> Answer | Miss:
-        """Look in the database, and bring it to this version's schema if it is an older one."""
-        try:
-            return self.look()
-        except OlderSchemaError:
-            from pathlib import Path
-
-            from tuner.store.migrate import upgrade  # once in a file's life
-
-            upgrade(Path(self._database))
-            return self.look()
-
-    def answered(self) -> bool:
-        """Tell whether there is an answer by now."""
-        try:
-            stat = os.stat(self._database)
-        except OSError:
-            return False
-        now = (stat.st_ino, stat.st_mtime_ns, stat.st_size)
-        if now == self._seen:
-            return False
-        self._seen = now
-        return isinstance(self.look(), Answer)
+    zeros = np.zeros((len(state), nstep, int(model.nu)))
+    return StepInputs(pool, state, zeros, "the caller's state, zero controls")
 
 
-def describe(outcome: Outcome, key: CacheKey, database: str | os.PathLike[str]) -> str:
-    """Put an outcome in one line: where from, the choice, the native rule, the timings."""
-    native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
-    answer = outcome.answer
-    chosen = "native default" if answer.chunk_size is None else f"chunk_size {answer.chunk_size}"
+def _report(outcome: Outcome, request: Request) -> None:
+    """Log one line on the outcome; the timings after a measurement, else at debug level."""
+    answer, key = outcome.answer, request.key
+    log.inform(f"{outcome.source}: {describe_answer(answer, key.workload)}")
     timings = ", ".join(
         f"{'default' if name == 'None' else name} {ms:.4g}"
         for name, ms in answer.per_candidate_ms.items()
     )
-    return (
-        f"{outcome.source}: {chosen} (the native default is chunk_size {native})"
-        + (f"; ms per step: {timings}" if timings else "")
-        + (f"; pinned: {answer.pinned_because}" if answer.pinned_because is not None else "")
-        + (f"; measured because {outcome.miss.reason}" if outcome.miss else "")
-        + (f"; shortened by key {outcome.near.key[:11]}" if outcome.near else "")
-        + f"; key {key[:11]} in {database}"
+    tell = log.inform if outcome.race else log.debug
+    if timings:
+        near = f"; shortened by key {outcome.near.key[:11]}" if outcome.near else ""
+        tell(f"ms per step: {timings}{near}")
+    why = f", measured because {outcome.miss.reason}" if outcome.miss else ""
+    log.debug(f"key {key} in {request.database}{why}")
+
+
+def describe_answer(answer: Answer, workload: Workload) -> str:
+    """Say in one line which chunk_size is used, its gain, its state and the next step."""
+    native = native_chunk_size(workload.num_envs, workload.nthread)
+    using = "the default" if answer.chunk_size is None else f"{answer.chunk_size}"
+    state = "decided" if answer.decided else "provisional"
+    if answer.pinned_because is not None:
+        state = f"pinned: {answer.pinned_because}"
+    parts = [f"using {using}, {state}"]
+    default_ms = answer.per_candidate_ms.get("None")
+    if answer.chunk_size is not None:
+        if answer.gain is not None:
+            spread = interval(answer.gain_low, answer.gain_high)
+            parts.append(f"{percent(answer.gain)} faster than the default ({spread})")
+        parts.append(f"the default is {native}")
+    ms = answer.per_candidate_ms.get(str(answer.chunk_size))
+    if ms and default_ms:
+        rate = f"{_rate(workload, ms)} environment-steps/s"
+        parts.append(
+            rate + (f", default {_rate(workload, default_ms)}" if answer.chunk_size else "")
+        )
+    if not answer.decided:
+        parts.append(
+            f"undecided ({answer.reason}): the next job measures further, or run tuner tune"
+        )
+    return "; ".join(parts)
+
+
+def _rate(workload: Workload, ms: float) -> str:
+    """Write the environment-steps per second of a step of this many milliseconds."""
+    return f"{workload.num_envs * workload.bench_nsteps / ms * 1e3:,.0f}"
+
+
+WILL_HAPPEN = {
+    "hit": "the stored answer is used, nothing is measured",
+    "pinned": "the pinned answer is used, nothing is measured",
+    "resumed": "the next job measures further, for a tenth of the time budget or for what an "
+    "interrupted run had left",
+    "outdated": "it is measured again, starting with the old choice and its neighbours",
+    "adopted": "a short comparison with the default confirms its choice, or it is measured",
+    "near": "it is measured, starting with the similar key's choice (scaled to as many chunks per "
+    "thread), its neighbours and the default",
+    "miss": "it is measured from scratch",
+    "nothing to tune": "the native default is used, nothing is measured",
+}
+"""By kind."""
+
+
+class Explanation(NamedTuple):
+    """Why a key is answered from the database or not."""
+
+    kind: str
+    """One of `WILL_HAPPEN`."""
+    key: CacheKey
+    """The key that was asked for."""
+    reason: str
+    answer: Answer | None
+    """Of the stored key, where it answers."""
+    near: SimilarKey | None
+    """The most similar stored key, where none answers."""
+
+    @property
+    def differences(self) -> tuple[Difference, ...]:
+        """The facts in which the most similar key and its software differ."""
+        return () if self.near is None else (*self.near.differences, *self.near.environment)
+
+    @property
+    def will_happen(self) -> str:
+        """What the next job that asks will do."""
+        return WILL_HAPPEN[self.kind]
+
+    def __str__(self) -> str:
+        lines = [f"{self.kind}: {self.reason}", f"key:       {self.key}"]
+        for title, found in (("choice", self.answer), ("nearest", self.near)):
+            if found is None:
+                continue
+            choice = "default" if found.chunk_size is None else str(found.chunk_size)
+            gain = f", {percent(found.gain)} faster than the default" if found.gain else ""
+            if isinstance(found, SimilarKey):
+                choice, gain = f"{found.key}, where {choice} won", gain and f"{gain} there"
+            lines.append(f"{title + ':':11}{choice}{gain}")
+        lines += [f"{'':11}{difference}" for difference in self.differences]
+        return "\n".join(map(printable, [*lines, f"next:      {self.will_happen}"]))
+
+
+def explain(
+    *,
+    model: Any,
+    n_variants: int,
+    num_envs: int,
+    nthread: int,
+    dtype: Any,
+    post_step_forward_sensor: bool,
+    bench_nsteps: int,
+    backend_type: str = "mujoco",
+    pool: Pool | None = None,
+    time_budget_s: float = TIME_BUDGET_S,
+    database: str | os.PathLike[str] | None = None,
+) -> Explanation:
+    """Say which stored key answers, or the nearest one and how it differs. Changes nothing.
+
+    Args:
+        model: The MjModel behind the pool.
+        n_variants: Different models in the pool.
+        num_envs: Environments stepped by one call.
+        nthread: Threads of the pool.
+        dtype: The environments' scalar type.
+        post_step_forward_sensor: Whether a step ends with a forward pass for its sensors.
+        bench_nsteps: Physics steps inside one timed step.
+        backend_type: Name of what steps the environments.
+        pool: What would step them, for its software stack; unknown if it is None.
+        time_budget_s: Seconds that the job would have for a measurement.
+        database: A path or URL; by default that of `cache_path()`.
+
+    Raises:
+        TunerError: if the facts make no key, or the database cannot be read.
+    """
+    key = make_cache_key(
+        backend_type=backend_type,
+        model_sig=model_signature(model, n_variants),
+        device=device_fingerprint(),
+        num_envs=num_envs,
+        nthread=nthread,
+        dtype=dtype,
+        post_step_forward_sensor=post_step_forward_sensor,
+        bench_nsteps=bench_nsteps,
     )
+    return explain_key(cache_path(database), key, environment_of(pool), time_budget_s)
+
+
+def explain_key(
+    database: Path, key: CacheKey, here: Environment, time_budget_s: float = TIME_BUDGET_S
+) -> Explanation:
+    """Say the same of a key that is made already, for a software stack."""
+    num_envs, nthread = key.workload.num_envs, key.workload.nthread
+    if num_envs <= nthread:
+        envs, threads = counted(num_envs, "environment"), counted(nthread, "thread")
+        reason = f"{envs} on {threads} can only be cut one way"
+        return Explanation("nothing to tune", key, reason, None, None)
+    found = find_answer(database, key, num_envs, here)
+    if isinstance(found, Answer):
+        return _answered(key, found, time_budget_s)
+    from tuner.store.queries import nearest
+    from tuner.store.sqlite import exists, is_empty
+
+    known = exists(database) and not is_empty(database)
+    near = nearest(database, key, here) if known else None
+    if near is None:
+        return Explanation(
+            "miss", key, f"{found.reason}, and no decided relative is near", None, None
+        )
+    return Explanation(near.trigger_for(key), key, found.reason, None, near)
+
+
+def _answered(key: CacheKey, answer: Answer, time_budget_s: float) -> Explanation:
+    if answer.pinned_because is not None:
+        return Explanation("pinned", key, f"it is pinned: {answer.pinned_because}", answer, None)
+    if is_open(answer, time_budget_s):
+        reason = f"it has an answer, which is undecided ({answer.reason})"
+        return Explanation("resumed", key, reason, answer, None)
+    decided = "" if answer.decided else f", undecided ({answer.reason}) but too slow to go on"
+    return Explanation("hit", key, f"it has an answer{decided}", answer, None)

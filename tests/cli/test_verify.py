@@ -155,7 +155,7 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     gone.unlink()
     expected[chosen(database, work(different, 40), 4)] = "has changed"
     different.write_text("<mujoco><worldbody/></mujoco>")
-    facts = good.key.facts
+    facts = good.key.workload
     theirs = key_of(facts._replace(device=facts.device | {"machine": "z80"}))
     elsewhere = {chosen(database, good._replace(key=theirs), 5): "another machine"}
     pool = work(num_envs=56)

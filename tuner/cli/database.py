@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -89,33 +90,50 @@ def check(ctx: click.Context, database: str | None, as_json: bool) -> None:
 
 
 @db.command()
+@click.option("--yes", is_flag=True, help="Do it without asking.")
 @database_option
-def repair(database: str | None) -> None:
-    """Move a damaged database aside and start a new one with what can still be read.
+@click.pass_context
+def repair(ctx: click.Context, database: str | None, yes: bool) -> None:
+    """Move a damaged database aside and import what can be read from it.
 
-    The damaged file stays beside the new one; a sound one is left alone. Exits with 3 if nothing
+    The damaged file stays beside the new one; a sound one is unchanged. Exits with 3 if no run
     could be read.
 
     \b
     Example:
-      tuner db repair
+      tuner db repair --yes
     """
-    from tuner.store.maintenance import repair as repair_file
+    from tuner.exchange.importing import import_files
+    from tuner.store.maintenance import check as check_file
+    from tuner.store.maintenance import set_aside
+    from tuner.store.migrate import upgrade as upgrade_file
 
     file = existing(database)
-    done = repair_file(file)
-    if done is None:
+    findings = check_file(file)
+    if not findings:
         click.echo(f"{file} is sound: nothing was changed")
         return
-    click.echo(f"moved the damaged file to {done.moved_to}")
-    for table, rows in done.kept.items():
-        refused = done.refused[table]
-        more = f", {refused} refused" if refused else ""
-        click.echo(f"{table}: {counted(rows, 'row')} kept{more}")
-    if not any(done.kept.values()):
-        click.echo("nothing of it could be read: a backup, or an export, can be imported")
-        click.get_current_context().exit(FINDING)
-    click.echo("run `tuner db recompute` to recompute the verdicts from what was kept")
+    plan = f"{findings[0].what}: move {file} aside and import what can be read from it"
+    if not yes and not sys.stdin.isatty():
+        raise click.ClickException(f"{plan}? nothing was changed: --yes does it")
+    if not yes and not click.confirm(f"{plan}?"):
+        raise click.ClickException("nothing was changed")
+    moved = set_aside(file)
+    if moved is None:
+        click.echo(f"{file} is sound by now: nothing was changed")
+        return
+    click.echo(f"moved the damaged file to {moved}")
+    _, (found,) = import_files(file, [moved])
+    upgrade_file(file)
+    click.echo(
+        f"imported {counted(found.new_runs, 'run')} with {counted(found.new_samples, 'sample')}, "
+        f"rejected {counted(found.rejected, 'row')}"
+    )
+    if found.error:
+        click.echo(f"not all of it could be read: {found.error}", err=True)
+    if not found.new_runs:
+        click.echo("nothing could be read: import a backup or an export with `tuner import`")
+        ctx.exit(FINDING)
 
 
 @db.command()
@@ -169,7 +187,7 @@ def policy(name: str | None, policy: str | None, as_json: bool, database: str | 
     Example:
       tuner db policy mujoco_version exact
     """
-    from tuner.store.maintenance import read_policies, set_policy
+    from tuner.store.runs import read_policies, set_policy
 
     file = existing(database)
     if name and not policy:

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from tuner.api import answer_key
-from tuner.budget import GRACE_S
 from tuner.candidates import native_chunk_size
 from tuner.cli.keys import relative_interval
 from tuner.cli.options import (
@@ -26,7 +24,7 @@ from tuner.cli.options import (
     the_key,
     time_budget_option,
 )
-from tuner.cli.output import SHORT_KEY, Column, print_table, race_progress
+from tuner.cli.output import SHORT_KEY, Column, print_table
 from tuner.cli.work import Asked, asked, asked_again, opened, work_options
 from tuner.device import device_fingerprint
 from tuner.errors import TunerError
@@ -43,10 +41,11 @@ from tuner.formatting import (
     tune_command,
 )
 from tuner.paths import cache_path
+from tuner.tuning import Request, answer_key
 from tuner.workload import CacheKey, device_digest
 
 if TYPE_CHECKING:
-    from tuner.explain import Explanation
+    from tuner.api import Explanation
     from tuner.records import Answer, Estimate, Miss, Outcome, SimilarKey
 
 
@@ -60,34 +59,20 @@ class _Settings(NamedTuple):
     force: bool
 
 
-def _measure(what: Asked, settings: _Settings, miss: Miss) -> Outcome:
-    """Measure in this process, which has the machine's turn."""
-    from tuner.tuning import measure_and_save
-
-    with opened(what) as work, race_progress() as progress:
-        return measure_and_save(
-            what.key,
-            settings.file,
-            work,
-            miss=miss,
-            time_budget_s=settings.time_budget,
-            seed=settings.seed,
-            model_file=str(what.model_file),
-            progress=progress,
-        )
-
-
 def _answer(what: Asked, settings: _Settings) -> Outcome:
     """Answer from the database, or measure."""
-    wait = settings.wait
     return answer_key(
-        what.key,
-        settings.file,
-        lambda miss: _measure(what, settings, miss),
-        here=what.here,
-        time_budget_s=settings.time_budget,
-        wait_s=settings.time_budget + GRACE_S if wait is None else wait,
-        force=settings.force,
+        Request(
+            what.key,
+            settings.file,
+            what.here,
+            lambda: opened(what),
+            trigger="forced" if settings.force else None,
+            time_budget_s=settings.time_budget,
+            wait_s=settings.wait,
+            seed=settings.seed,
+            model_file=str(what.model_file),
+        )
     )
 
 
@@ -195,7 +180,7 @@ class _Result:
     @property
     def nothing_to_tune(self) -> bool:
         """Tell whether each thread gets at most one environment."""
-        return self.what is not None and self.num_envs <= self.what.key.facts.nthread
+        return self.what is not None and self.num_envs <= self.what.key.workload.nthread
 
     @property
     def decided(self) -> bool:
@@ -219,7 +204,7 @@ class _Result:
         """Return the command that continues an undecided measurement."""
         if self.decided or self.what is None:
             return None
-        facts = self.what.key.facts._asdict()
+        facts = self.what.key.workload._asdict()
         return tune_command(
             facts | {"model_file": str(self.model_file), "pool": self.what.here.pool}
         )
@@ -259,7 +244,7 @@ def _print_results(results: Sequence[_Result]) -> None:
 
 def _print_result(result: _Result, file: Path) -> None:
     if result.nothing_to_tune and result.what is not None:
-        threads = counted(result.what.key.facts.nthread, "thread")
+        threads = counted(result.what.key.workload.nthread, "thread")
         click.echo(
             f"nothing to tune, {in_use(None, True)}: {counted(result.num_envs, 'environment')} on "
             f"{threads} leave one environment per chunk"
@@ -278,7 +263,7 @@ def _in_use(answer: Answer) -> str:
 
 def _speed(answer: Answer, key: CacheKey) -> str:
     ms = answer.per_candidate_ms.get(str(answer.chunk_size))
-    return steps_per_second(ms, key.facts.num_envs, key.facts.bench_nsteps)
+    return steps_per_second(ms, key.workload.num_envs, key.workload.bench_nsteps)
 
 
 def _print_outcome(outcome: Outcome, key: CacheKey, file: Path) -> None:
@@ -349,7 +334,7 @@ def _sentence(outcome: Outcome, key: CacheKey) -> str:
     sentence = explain_verdict(
         verdict, timings=answer.samples, pool_seconds=race.pool_seconds if race and alone else None
     )
-    native = native_chunk_size(key.facts.num_envs, key.facts.nthread)
+    native = native_chunk_size(key.workload.num_envs, key.workload.nthread)
     return f"{sentence}; the default chunk_size here is {native}"
 
 
@@ -369,7 +354,7 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
         "key": str(key),
         "database": str(file),
         "chunk_size": answer.chunk_size,
-        "native_chunk_size": native_chunk_size(key.facts.num_envs, key.facts.nthread),
+        "native_chunk_size": native_chunk_size(key.workload.num_envs, key.workload.nthread),
         "decided": answer.decided,
         "reason": answer.reason,
         "gain": answer.gain,
@@ -389,7 +374,7 @@ def _as_json(outcome: Outcome, key: CacheKey, file: Path) -> dict[str, Any]:
         ],
         "samples": answer.samples,
         "pool_seconds": race.pool_seconds if race else None,
-        "nthread": key.facts.nthread,
+        "nthread": key.workload.nthread,
     }
 
 
@@ -408,26 +393,14 @@ def explain(time_budget: float, database: str | None, as_json: bool, **work: Any
     Example:
       tuner explain examples/quadruped.xml --num-envs 1024
     """
-    from tuner.explain import explain_key
+    from tuner.api import explain_key
 
     what = asked(**work)
     explanation = explain_key(cache_path(database), what.key, what.here, time_budget)
     if as_json:
         print_json(_explanation_as_json(explanation))
         return
-    click.echo(printable(f"{explanation.kind}: {explanation.reason}"))
-    click.echo(f"key:       {explanation.key}")
-    answer, near = explanation.answer, explanation.near
-    if answer is not None:
-        gain = f", {percent(answer.gain)} faster than the default" if answer.gain else ""
-        click.echo(f"choice:    {_in_use(answer)}{gain}")
-    if near is not None:
-        choice = candidate_name(near.chunk_size)
-        gain = f", {percent(near.gain)} faster than the default there" if near.gain else ""
-        click.echo(printable(f"similar:   {near.key}, where {choice} won{gain}"))
-        for difference in explanation.differences:
-            click.echo(printable(f"           {difference}"))
-    click.echo(f"next:      {explanation.will_happen}")
+    click.echo(str(explanation))
 
 
 def _explanation_as_json(explanation: Explanation) -> dict[str, Any]:
@@ -514,12 +487,11 @@ def _in_words(line: dict[str, Any]) -> str:
 
 def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -> dict[str, Any]:
     """Time one key's choice again."""
-    from tuner.lock import measuring_turn
     from tuner.records import Answer, Miss
     from tuner.store.lookup import find_answer
 
     what = asked_again(file, key, model_file)
-    before = find_answer(file, what.key, what.key.facts.num_envs, what.here)
+    before = find_answer(file, what.key, what.key.workload.num_envs, what.here)
     if isinstance(before, Answer) and before.pinned_because is not None:
         raise click.ClickException(
             f"it is pinned to {candidate_name(before.chunk_size)}: `tuner unpin` first"
@@ -527,9 +499,16 @@ def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -
     if isinstance(before, Miss) or before.chunk_size is None:
         why = before.reason if isinstance(before, Miss) else "its choice is the default itself"
         raise click.ClickException(f"there is nothing to verify: {why}; `tuner tune` measures")
-    settings = _Settings(file, time_budget, None, None, False)
-    with measuring_turn(time_budget + GRACE_S, unless=lambda: False):
-        answer = _measure(what, settings, Miss("a check was asked for", "verify")).answer
+    request = Request(
+        what.key,
+        file,
+        what.here,
+        lambda: opened(what),
+        trigger="verify",
+        time_budget_s=time_budget,
+        model_file=str(what.model_file),
+    )
+    answer = answer_key(request).answer
     return {
         "was": before.chunk_size,
         "chunk_size": answer.chunk_size,

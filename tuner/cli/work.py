@@ -17,7 +17,7 @@ from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
     from tuner.environment import Environment
-    from tuner.tuning import Work
+    from tuner.tuning import StepInputs
 
 OPTIONS = (
     click.option(
@@ -177,14 +177,15 @@ MOTION_SEED = 0
 
 
 @contextmanager
-def opened(what: Asked) -> Iterator[Work]:
+def opened(what: Asked) -> Iterator[StepInputs]:
     """Make the pool and the states and controls that it steps."""
+    from tuner.cli.output import race_progress
     from tuner.model_file import captured_warnings
     from tuner.pools import POOLS
     from tuner.states import WORK_MOVED, moved_state
-    from tuner.tuning import Work
+    from tuner.tuning import StepInputs
 
-    facts = what.key.facts
+    facts = what.key.workload
     # MuJoCo would write its warnings to a file in the working directory.
     with (
         captured_warnings(),
@@ -196,4 +197,5 @@ def opened(what: Asked) -> Iterator[Work]:
         state, control = moved_state(
             what.model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
         )
-        yield Work(pool, state, control, WORK_MOVED)
+        with race_progress() as progress:
+            yield StepInputs(pool, state, control, WORK_MOVED, progress)

@@ -1,24 +1,28 @@
-"""Keeps a database in order: checks, repairs, statistics."""
+"""Checks a database, moves a damaged one aside, and adds up what is stored."""
 
 from __future__ import annotations
 
-import json
 import os
 import sqlite3
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.errors import DatabaseError
+from tuner.candidates import checked_chunk_size
+from tuner.errors import ArgumentError, DatabaseError
+from tuner.records import LARGEST_INTEGER
 from tuner.store import schema
 from tuner.store.database import reading, writing
 from tuner.store.migrate import make_empty, upgrade
+from tuner.store.queries import EVERYTHING, Selection, on_runs, read_snapshot
+from tuner.store.runs import judge_key, policies_of, recompute, utc_text
+from tuner.store.schema import storable_text
 from tuner.store.sqlite import (
     OLDER_REVISIONS,
     OUR_TABLES,
@@ -27,60 +31,94 @@ from tuner.store.sqlite import (
     exists,
     explained,
     file_revision,
+    has_header,
+    is_damage,
     is_empty,
     is_ours,
-    open_damaged,
     open_for_writing,
     other_revision,
     query,
     something_else,
 )
 
-MOST_FINDINGS = 20
-"""Findings of one kind that are told; a damaged file can have thousands."""
+MAX_FINDINGS = 20
+"""Findings of one kind that are reported; a damaged file can have thousands."""
 
 REPAIR = "`tuner db repair` moves the file aside and keeps what can be read"
 
-CONTRADICTIONS = {
-    "run {} says it has {} samples and has {}": """
+CONTRADICTIONS = (
+    (
+        "run {} says it has {} samples and has {}",
+        REPAIR,
+        """
         SELECT run.run_id, run.samples, count(sample.run_id)
         FROM run LEFT JOIN sample ON sample.run_id = run.run_id
         GROUP BY run.run_id HAVING run.samples <> count(sample.run_id)""",
-    "the verdict of key {} has chunk_size {}, with num_envs {}": """
+    ),
+    (
+        "the verdict of key {} has chunk_size {}, with num_envs {}",
+        REPAIR,
+        """
         SELECT substr(tuning_key.digest, 1, 40), verdict.chunk_size, tuning_key.num_envs
         FROM verdict JOIN tuning_key ON tuning_key.digest = verdict.key_digest
         WHERE verdict.chunk_size > tuning_key.num_envs""",
-    "run {} has samples of chunk_size {}, with num_envs {}": """
+    ),
+    (
+        "run {} has samples of chunk_size {}, with num_envs {}",
+        REPAIR,
+        """
         SELECT run.run_id, max(sample.chunk_size), tuning_key.num_envs
         FROM sample JOIN run ON run.run_id = sample.run_id
         JOIN tuning_key ON tuning_key.key_id = run.key_id
         WHERE sample.chunk_size > tuning_key.num_envs GROUP BY run.run_id""",
-}
-"""What no constraint of one table can say, as a sentence and the rows that break it."""
+    ),
+    (
+        "key {} is pinned to {}, with num_envs {}",
+        "`tuner unpin {}`, or pin another",
+        """
+        SELECT substr(pin.key_digest, 1, 40), pin.chunk_size, tuning_key.num_envs
+        FROM pin JOIN tuning_key ON tuning_key.digest = pin.key_digest
+        WHERE pin.chunk_size > tuning_key.num_envs""",
+    ),
+    (
+        "run {} has a {} that cannot be read",
+        REPAIR,
+        """
+        SELECT run_id, 'failed_chunk_sizes' FROM run
+        WHERE iif(json_valid(coalesce(failed_chunk_sizes, '[]')),
+                  json_type(coalesce(failed_chunk_sizes, '[]')), '') <> 'array'
+        OR EXISTS (
+            SELECT 1 FROM json_each(iif(json_valid(failed_chunk_sizes), failed_chunk_sizes, '[]'))
+            WHERE type NOT IN ('integer', 'null') OR value < 1)
+        UNION ALL SELECT run_id, 'other_facts' FROM run
+        WHERE iif(json_valid(coalesce(other_facts, '{}')),
+                  json_type(coalesce(other_facts, '{}')), '') <> 'object'""",
+    ),
+)
+"""Rules across rows and tables: a sentence, a next step, and a query for what breaks them."""
 
-IMPOSSIBLE_PINS = """
-    SELECT pin.key_digest, pin.chunk_size, tuning_key.num_envs
-    FROM pin JOIN tuning_key ON tuning_key.digest = pin.key_digest
-    WHERE pin.chunk_size > tuning_key.num_envs"""
-JSON_OF_RUNS = "SELECT run_id, failed_chunk_sizes, other_facts FROM run"
+COMPANIONS = ("-journal", "-wal", "-shm")
+"""Endings of the files that SQLite may have left beside a database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is not as it should be."""
+    """Something that is wrong with a database."""
 
     what: str
     next_step: str
 
 
 def check(database: Path) -> list[Finding]:
-    """Look a database over.
+    """Examine a database: pages, foreign keys, schema and rows. Changes nothing.
 
     Returns:
         What is wrong with it; an empty list if nothing is.
 
     Raises:
-        DatabaseError: if there is no file to look at.
+        SchemaError: if a newer tuner made the file.
+        DatabaseError: if the file is missing, not a tuner's database, or cannot be read for
+            another reason than damage.
     """
     if not exists(database):
         raise DatabaseError(f"there is no tuning database at {database}")
@@ -97,71 +135,39 @@ def check(database: Path) -> list[Finding]:
             return [Finding("it does not say which schema it has", REPAIR)]
         if revision != REVISION:
             raise other_revision(database, revision)
-        # Rows can only be asked where the tables are as they should be.
-        findings = _pages(database) + _schema(database)
-        return (findings or _rows(database))[:MOST_FINDINGS]
+        # Rows can be queried only where the tables are as they should be.
+        findings = _check_pages(database) + _check_schema(database)
+        return (findings or _check_rows(database))[:MAX_FINDINGS]
     except sqlite3.Error as error:
-        # Only damage is a finding: a file that is locked or may not be read is as sound as it was.
-        if not is_damage(error):
+        # Neither a locked file nor one that never was a database is damaged.
+        if not is_damage(error) or not has_header(database):
             raise explained(database, error) from error
         return [Finding(f"SQLite cannot read it: {error} ({error_name(error)})", REPAIR)]
 
 
-def is_damage(error: BaseException) -> bool:
-    """Tell whether SQLite found a file's content, and not its circumstances, to be bad."""
-    return error_name(error) in ("SQLITE_NOTADB", "SQLITE_ERROR") or error_name(error).startswith(
-        "SQLITE_CORRUPT"
-    )
-
-
-def _pages(database: Path) -> list[Finding]:
-    """Let SQLite go through its pages, indexes and constraints."""
-    integrity = query(database, f"PRAGMA integrity_check({MOST_FINDINGS})")
+def _check_pages(database: Path) -> list[Finding]:
+    integrity = query(database, f"PRAGMA integrity_check({MAX_FINDINGS})")
     findings = [Finding(f"SQLite says: {text}", REPAIR) for (text,) in integrity if text != "ok"]
-    for table, row, parent, _ in query(database, "PRAGMA foreign_key_check")[:MOST_FINDINGS]:
+    for table, row, parent, _ in query(database, "PRAGMA foreign_key_check")[:MAX_FINDINGS]:
         findings.append(Finding(f"row {row} of {table} belongs to no {parent}", REPAIR))
     return findings
 
 
-def _schema(database: Path) -> list[Finding]:
-    """Compare tables, indexes and views with those of a database made afresh."""
+def _check_schema(database: Path) -> list[Finding]:
+    """Compare tables, indexes and views with those of a fresh database."""
     here, fresh = schema_of(database), fresh_schema()
-    findings = [Finding(f"{name} is missing", REPAIR) for name in fresh if name not in here]
-    findings += [
-        Finding(f"{name} is not as the migrations made it", REPAIR)
+    findings = [
+        Finding(f"{name} is {'different' if name in here else 'missing'}", REPAIR)
         for name in fresh
-        if name in here and here[name] != fresh[name]
+        if here.get(name) != fresh[name]
     ]
-    # A trigger changes what a statement of ours does; tables and views of others do not.
+    # A foreign trigger changes what our statements do; foreign tables and views do not.
     findings += [
         Finding(f"{name} is not ours", f"drop it with the sqlite3 program, or {REPAIR}")
         for name in here
         if name.startswith("trigger ") and name not in fresh
     ]
     return findings
-
-
-def _text_columns(database: Path) -> list[tuple[str, str]]:
-    return [
-        (table, name)
-        for table in sorted(OUR_TABLES)
-        for _, name, kind, *_ in query(database, f"PRAGMA table_info({table})")
-        if kind == "TEXT"
-    ]
-
-
-def _undecodable(database: Path, table: str, column: str) -> int:
-    """Count the texts that are no UTF-8: STRICT takes any bytes that call themselves a text."""
-    rows = query(database, f"SELECT CAST({column} AS BLOB) FROM {table}")
-    return sum(raw is not None and not _is_text(raw) for (raw,) in rows)
-
-
-def _is_text(raw: bytes) -> bool:
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
 
 
 def schema_of(database: Path) -> dict[str, str]:
@@ -171,281 +177,93 @@ def schema_of(database: Path) -> dict[str, str]:
 
 
 def fresh_schema(revision: str = REVISION) -> dict[str, str]:
-    """Read the same of a database that the migrations made just now, up to a revision."""
+    """Read the same of a new database, migrated up to a revision."""
     with tempfile.TemporaryDirectory(prefix="tuner-") as folder:
         fresh = Path(folder) / "fresh.db"
         make_empty(fresh, revision)
         return schema_of(fresh)
 
 
-def _rows(database: Path) -> list[Finding]:
-    # integrity_check leaves out the CHECKs of a table without row ids, so they are asked here
-    broken = []
-    with reading(database) as connection:
+def _check_rows(database: Path) -> list[Finding]:
+    findings = []
+    with reading(database) as connection:  # integrity_check skips CHECKs of tables without row ids
         inspector = sa.inspect(connection)
         for table in sorted(OUR_TABLES):
             for rule in inspector.get_check_constraints(table):
                 statement = f"SELECT count(*) FROM {table} WHERE NOT ({rule['sqltext']})"
                 rows = connection.exec_driver_sql(statement).scalar_one()
                 if rows:
-                    broken.append(Finding(f"{rows} rows of {table} break {rule['name']}", REPAIR))
-    broken += [
-        Finding(f"{rows} rows of {table} have a {column} that is no text", REPAIR)
-        for table, column in _text_columns(database)
-        if (rows := _undecodable(database, table, column))
-    ]
-    broken += [
-        Finding(sentence.format(*row), REPAIR)
-        for sentence, statement in CONTRADICTIONS.items()
-        for row in query(database, statement)[:MOST_FINDINGS]
-    ]
-    broken += [
-        Finding(
-            f"key {key[:40]} is pinned to {chunk_size}, with num_envs {num_envs}",
-            f"`tuner unpin {key[:40]}`, or pin another",
-        )
-        for key, chunk_size, num_envs in query(database, IMPOSSIBLE_PINS)[:MOST_FINDINGS]
-    ]
-    return broken + [
-        Finding(f"run {run_id} has a {column} that cannot be read", REPAIR)
-        for run_id, *texts in query(database, JSON_OF_RUNS)
-        for column in unreadable(dict(zip(JSON_COLUMNS, texts, strict=True)))
+                    findings.append(Finding(f"{rows} rows of {table} break {rule['name']}", REPAIR))
+    return findings + [
+        Finding(sentence.format(*row), next_step.format(*row))
+        for sentence, next_step, statement in CONTRADICTIONS
+        for row in query(database, statement)[:MAX_FINDINGS]
     ]
 
 
-def _is_chunk_sizes(value: object) -> bool:
-    return isinstance(value, list) and all(
-        size is None or (type(size) is int and size >= 1) for size in value
-    )
+def set_aside(database: Path) -> Path | None:
+    """Move a damaged database aside, and leave an empty file with its permissions in its place.
 
-
-JSON_COLUMNS: dict[str, Callable[[object], bool]] = {
-    "failed_chunk_sizes": _is_chunk_sizes,
-    "other_facts": lambda value: isinstance(value, dict),
-}
-"""Of a run, and what has to stand in them where they are not empty."""
-
-
-def unreadable(run: Mapping[str, Any]) -> list[str]:
-    """Name the columns of a run that ought to be JSON and are not what they ought to be."""
-    return [
-        column
-        for column, fits in JSON_COLUMNS.items()
-        if run.get(column) is not None and not _holds(run[column], fits)
-    ]
-
-
-def _holds(text: str, fits: Callable[[object], bool]) -> bool:
-    try:
-        return fits(json.loads(text))
-    except (ValueError, RecursionError):
-        return False
-
-
-TABLES = {
-    "model": ("model_id",),
-    "device": ("device_id",),
-    "tuning_key": ("key_id",),
-    "run": ("run_id",),
-    "sample": ("run_id", "sample_order"),
-    "verdict": ("key_digest", "stack"),
-    "validator": ("name",),
-    "pin": ("key_digest",),
-    "lookup": ("key_digest", "day_utc", "kind"),
-}
-"""Parents before children, each with its primary key."""
-
-NO_POOL_TAKES = {
-    "pin": """
-        DELETE FROM pin WHERE chunk_size > (
-            SELECT num_envs FROM tuning_key WHERE tuning_key.digest = pin.key_digest)""",
-    "verdict": """
-        DELETE FROM verdict WHERE chunk_size > (
-            SELECT num_envs FROM tuning_key WHERE tuning_key.digest = verdict.key_digest)""",
-    "sample": """
-        DELETE FROM sample WHERE chunk_size > (
-            SELECT num_envs FROM tuning_key JOIN run ON run.key_id = tuning_key.key_id
-            WHERE run.run_id = sample.run_id)""",
-}
-"""Takes out what no pool of its key could take, by table: it is in the damaged file still."""
-
-COMPANIONS = ("-journal", "-wal", "-shm")
-"""What SQLite may have left beside a database file."""
-
-
-@dataclass(frozen=True, slots=True)
-class Repair:
-    """What a repair did."""
-
-    moved_to: Path
-    """Where the damaged file is now."""
-    kept: dict[str, int]
-    """Rows that are in the new database, by table."""
-    refused: dict[str, int]
-    """Rows that could be read but break a rule of the schema, by table."""
-
-
-def repair(database: Path) -> Repair | None:
-    """Replace a damaged database by a sound one that holds what could be read.
-
-    Where SQLite can still lock the file, no other process writes to it meanwhile. A link is
-    followed: the file behind it is repaired.
+    SQLite's write lock is held meanwhile if the file is sound enough for it. A link is followed.
 
     Returns:
-        What was done; None if there was nothing to repair, and nothing was touched.
+        Where the damaged file is now, in the same folder; None if it is sound, and unchanged.
 
     Raises:
-        SchemaError: if the file has another schema; it is not touched.
-        DatabaseError: if it is another program's, is missing, cannot be read for another reason
-            than damage, or its folder is not writable; it is not touched.
+        SchemaError: if the file has another schema; it is unchanged.
+        DatabaseError: as `check`, or if another process holds the file, or its folder is not
+            writable; it is unchanged.
     """
-    if not exists(database):
-        raise DatabaseError(f"there is no tuning database at {database}: nothing to repair")
     file = Path(os.path.realpath(database))
+    if not check(file):
+        return None
     try:
         with _locked(file):
-            # Only now: another repair may just have finished.
-            return _replace(file) if check(file) else None
+            # Another repair may have finished while this one waited.
+            return _move(file) if check(file) else None
     except OSError as error:
         raise DatabaseError(
-            f"cannot repair {file}: {error.strerror} ({error.filename}); "
-            "the damaged file is where it was"
+            f"cannot move {file} aside: {error.strerror}; it is unchanged: "
+            "check the permissions of its folder"
         ) from error
 
 
 @contextmanager
 def _locked(file: Path) -> Iterator[None]:
-    """Hold SQLite's write lock, unless the file is too damaged for SQLite to lock it.
-
-    Raises:
-        DatabaseError: if another process holds it, or the file cannot be opened.
-    """
+    """Hold SQLite's write lock, unless the file is too damaged to be locked."""
     try:
-        connection = open_for_writing(file)
+        with closing(open_for_writing(file)) as connection:
+            try:
+                connection.execute("BEGIN IMMEDIATE")
+            except sqlite3.Error as error:
+                if not is_damage(error):
+                    raise
+            yield
     except sqlite3.Error as error:
         raise explained(file, error, "repair") from error
-    with closing(connection):
-        try:
-            connection.execute("BEGIN IMMEDIATE")
-        except sqlite3.Error as error:
-            if not is_damage(error):
-                raise explained(file, error, "repair") from error
-        yield
 
 
-def _replace(file: Path) -> Repair:
-    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S%fZ")
-    fresh = file.with_name(f"{file.name}.repairing")
-    aside = file.with_name(f"{file.name}.damaged-{stamp}")
-    _remove(fresh)  # what a killed repair left
-    moved: list[tuple[Path, Path]] = []
+def _move(file: Path) -> Path:
+    if file_revision(file) in OLDER_REVISIONS:
+        raise other_revision(file, file_revision(file))
+    mode = file.stat().st_mode & 0o777
+    aside = file.with_name(f"{file.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%S%fZ}")
+    moved = []
     try:
-        upgrade(fresh)
-        kept, refused = _salvage(file, fresh)
-        _hand_over(file, fresh)
-        # First a second name, then the exchange: at every moment there is a file at the
-        # database's place, and the damaged one has a name. Where a second name cannot be had,
-        # nothing has been moved yet.
-        os.link(file, aside)
-        for suffix in COMPANIONS:
-            companion = file.with_name(file.name + suffix)
-            if companion.exists():
-                companion.rename(aside.with_name(aside.name + suffix))
-                moved.append((companion, aside.with_name(aside.name + suffix)))
-        os.replace(fresh, file)
-    except BaseException:
-        for companion, place in moved:
-            place.rename(companion)
-        _remove(fresh)
+        # The file itself goes last: a journal left behind would be played into its successor.
+        for suffix in (*COMPANIONS, ""):
+            source, target = (Path(f"{path}{suffix}") for path in (file, aside))
+            if source.exists():
+                source.rename(target)
+                moved.append((source, target))
+    except OSError:
+        for source, target in moved:
+            target.rename(source)
         raise
-    return Repair(aside, kept, refused)
-
-
-def _hand_over(file: Path, fresh: Path) -> None:
-    """Give the new file the old one's owner and mode, as far as that is allowed."""
-    status = file.stat()
-    os.chmod(fresh, status.st_mode & 0o777)
-    if (status.st_uid, status.st_gid) != (fresh.stat().st_uid, fresh.stat().st_gid):
-        with suppress(PermissionError):
-            os.chown(fresh, status.st_uid, status.st_gid)
-
-
-def _remove(fresh: Path) -> None:
-    for suffix in ("", *COMPANIONS):
-        fresh.with_name(fresh.name + suffix).unlink(missing_ok=True)
-
-
-def _salvage(damaged: Path, fresh: Path) -> tuple[dict[str, int], dict[str, int]]:
-    kept = dict.fromkeys(TABLES, 0)
-    refused = dict.fromkeys(TABLES, 0)
-    with writing(fresh) as target:
-        for name, row in _readable_rows(damaged):
-            table = getattr(schema, name)
-            known = {column.name for column in table.columns}
-            statement = sa.insert(table)
-            if name == "validator":  # a new database has policies, which give way to those set
-                statement = statement.prefix_with("OR REPLACE")
-            if name == "run":  # a fact that cannot be read is unknown, and the rest of it counts
-                row = row | dict.fromkeys(unreadable(row))
-            try:
-                target.execute(statement, {k: v for k, v in row.items() if k in known})
-                kept[name] += 1
-            except (sa.exc.IntegrityError, sa.exc.StatementError):
-                refused[name] += 1
-        for name, clearing in NO_POOL_TAKES.items():
-            impossible = target.exec_driver_sql(clearing).rowcount
-            kept[name] -= impossible
-            refused[name] += impossible
-        _admit_losses(target)
-    return kept, refused
-
-
-def _readable_rows(damaged: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    try:
-        connection = open_damaged(damaged)
-    except sqlite3.Error:
-        return
-    with closing(connection):
-        for name, key in TABLES.items():
-            for row in _rows_of(connection, name, key):
-                yield name, row
-
-
-def _rows_of(
-    connection: sqlite3.Connection, table: str, key: tuple[str, ...]
-) -> Iterator[dict[str, Any]]:
-    """Read a table from the front until it breaks, then from the back until it breaks.
-
-    What lies between two damaged pages is lost, what lies around them is not.
-    """
-    seen: set[tuple[Any, ...]] = set()
-    for direction in ("ASC", "DESC"):
-        order = ", ".join(f"{column} {direction}" for column in key)
-        try:
-            rows = connection.execute(f"SELECT * FROM {table} ORDER BY {order}")
-            for row in rows:
-                identity = tuple(row[column] for column in key)
-                if identity not in seen:
-                    seen.add(identity)
-                    yield dict(row)
-            return  # to the end without a fault: there is no need to come from behind
-        except (sqlite3.Error, IndexError, OverflowError):
-            continue
-
-
-def _admit_losses(target: sa.Connection) -> None:
-    """Let a run that lost samples say so: no run claims more than it has."""
-    have = (
-        sa.select(sa.func.count())
-        .select_from(schema.sample)
-        .where(schema.sample.c.run_id == schema.run.c.run_id)
-        .scalar_subquery()
-    )
-    target.execute(
-        sa.update(schema.run)
-        .where(schema.run.c.samples != have)
-        .values(samples=have, state="cut short", message="samples were lost to a damaged file")
-    )
+    with suppress(FileExistsError):  # another process has started a new database
+        file.touch(exist_ok=False)
+        file.chmod(mode)
+    return aside
 
 
 STATS = """
@@ -464,8 +282,8 @@ STATS = """
 
 def read_stats(database: Path) -> dict[str, Any]:
     """Add up what is stored. Changes nothing."""
-    with reading(database) as connection:
-        stats = connection.exec_driver_sql(STATS).mappings().one()
+    with read_snapshot(database) as rows:
+        (stats,) = rows(STATS)
     size = database.stat().st_size
     return {
         **stats,

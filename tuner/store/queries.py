@@ -1,206 +1,209 @@
-"""Which keys, or which of their runs, are meant: one set of filters for all that choose some.
+"""Reads the database: keys by filters, one key with its runs, similar keys. Never writes.
 
-A filter of keys goes by the line of `tuning_overview`, so that every command means the keys that
-`tuner list` shows. A time is that of what a command handles: a run's end, or a key's last one.
+One set of filters serves every command that chooses keys or runs. Filters of keys apply to the
+rows of `tuning_overview`, so that every command means the keys that `tuner list` shows.
 """
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple
+
+import sqlalchemy as sa
+from sqlalchemy.dialects import sqlite
 
 from tuner.environment import Environment, violated
 from tuner.errors import ArgumentError
-from tuner.records import Difference, Run, SimilarKey
+from tuner.records import Candidate, Difference, Run, Sample, SimilarKey
+from tuner.store import schema
+from tuner.store.database import reading
 from tuner.store.lookup import timings_of
-from tuner.store.runs import Rows, policies_of, read_runs, valid_runs
-from tuner.store.schema import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS, fitting, storable_text
-from tuner.store.sqlite import (
-    REVISION,
-    error_name,
-    exists,
-    explained,
-    open_for_reading,
-    other_revision,
+from tuner.store.schema import (
+    ENVIRONMENT_COLUMNS,
+    FACTS,
+    RUN_ATTRIBUTES,
+    RUN_PARAMETERS,
+    fitting,
+    storable_text,
 )
+from tuner.store.sqlite import Result, run_query
 from tuner.workload import CacheKey, Workload
 
-FILE_NAME = "replace(model_file, rtrim(model_file, replace(model_file, '/', '')), '')"
-"""The part of a path after its last slash: SQLite has no function for it."""
+Row = dict[str, Any]
+Condition = sa.ColumnElement[bool]
+read_snapshot = reading
+overview, keys = schema.tuning_overview, schema.tuning_key
+model_file = overview.c.model_file
+FILE_NAME = sa.func.replace(
+    model_file, sa.func.rtrim(model_file, sa.func.replace(model_file, "/", "")), ""
+)
+"""The part of a path after its last slash: SQL has no function for it."""
 
 
 class Selection(NamedTuple):
-    """What is meant; None does not matter."""
+    """Filters that all hold together; None filters nothing."""
 
     key: str | None = None
     """The first characters of the key, with or without its scheme."""
     model: str | None = None
     """A pattern with * and ? for the model's file: its name, or the whole path."""
     device: str | None = None
-    """A part of the CPU's model or of the instruction set, small or capital."""
+    """A part of the CPU's model or of the instruction set, in any case."""
     num_envs: int | None = None
     min_gain: float | None = None
-    """The share that the measured choice saves at least."""
+    """The smallest gain of the measured choice, as a share."""
     decided: bool | None = None
-    """Pinned keys are decided: by somebody."""
+    """Pinned keys count as decided."""
     since: str | None = None
     """A time as the database holds it, or its beginning."""
     until: str | None = None
-    """Likewise; what is meant ended before it."""
+    """Likewise, exclusive."""
 
 
 EVERYTHING = Selection()
-OF_KEYS = {
-    "key": "(substr(tuning_key, 1, length(:key)) = :key"
-    " OR substr(tuning_key, 1, 3 + length(:key)) = 'k1_' || :key)",
-    "model": f"(model_file GLOB :model OR {FILE_NAME} GLOB :model)",
-    "device": "(instr(lower(cpu_model), lower(:device)) OR instr(lower(machine), lower(:device)))",
-    "num_envs": "num_envs = :num_envs",
-    "min_gain": "gain >= :min_gain AND pinned_because IS NULL",
-    "decided": "coalesce(decided, 0) + (pinned_because IS NOT NULL) > 0 = :decided",
-}
-"""Conditions on a line of `tuning_overview`."""
-OF_TIMES = {"since": "{moment} >= :since", "until": "{moment} < :until"}
 
 
-Condition = tuple[str, dict[str, Any]]
-"""In SQL, with its parameters."""
+def key_conditions(selection: Selection) -> list[Condition]:
+    """Build the filters of keys, as conditions on `tuning_overview`."""
+    pinned = overview.c.pinned_because.is_not(None)
+    found: list[Condition] = []
+    if selection.key is not None:
+        found.append(_starts_with(overview.c.tuning_key, selection.key))
+    if selection.model is not None:
+        pattern = _like(selection.model)
+        found.append(
+            sa.or_(model_file.like(pattern, escape="!"), FILE_NAME.like(pattern, escape="!"))
+        )
+    if selection.device is not None:
+        columns = (overview.c.cpu_model, overview.c.machine)
+        found.append(sa.or_(*(c.icontains(selection.device, autoescape=True) for c in columns)))
+    if selection.num_envs is not None:
+        found.append(overview.c.num_envs == selection.num_envs)
+    if selection.min_gain is not None:
+        found.append(sa.and_(overview.c.gain >= selection.min_gain, sa.not_(pinned)))
+    if selection.decided is not None:
+        decided = sa.or_(sa.func.coalesce(overview.c.decided, 0) == 1, pinned)
+        found.append(decided if selection.decided else sa.not_(decided))
+    return found
 
 
-def on_overview(selection: Selection) -> Condition:
-    """Write the condition on a line of `tuning_overview`."""
-    given = _given(selection)
-    return _all(_keys(given) + _times(given, "last_measured_utc")), given
+def time_conditions(selection: Selection, moment: sa.ColumnElement[Any]) -> list[Condition]:
+    """Build the filters of time, as conditions on a column."""
+    found: list[Condition] = []
+    if selection.since is not None:
+        found.append(moment >= selection.since)
+    if selection.until is not None:
+        found.append(moment < selection.until)
+    return found
 
 
-def on_runs(selection: Selection, moment: str) -> Condition:
-    """Write the condition on a row that has a `tuning_key.digest`.
+def run_conditions(selection: Selection, moment: sa.ColumnElement[Any]) -> list[Condition]:
+    """Build all filters, as conditions on a statement that joins `tuning_key`.
 
     Args:
-        selection: What is meant.
-        moment: The column of the time.
+        selection: The filters.
+        moment: The column that the filters of time apply to.
     """
-    given = _given(selection)
-    keys = _keys(given)
-    chosen = f"tuning_key.digest IN (SELECT tuning_key FROM tuning_overview WHERE {_all(keys)})"
-    return _all(([chosen] if keys else []) + _times(given, moment)), given
+    found = key_conditions(selection)
+    chosen = keys.c.digest.in_(sa.select(overview.c.tuning_key).where(*found))
+    return ([chosen] if found else []) + time_conditions(selection, moment)
 
 
-def _given(selection: Selection) -> dict[str, Any]:
-    return {name: value for name, value in selection._asdict().items() if value is not None}
+def on_runs(selection: Selection, moment: str) -> tuple[str, Row]:
+    """Write `run_conditions` as SQL text with named parameters, for the driver."""
+    conditions = run_conditions(selection, sa.literal_column(moment))
+    dialect = sqlite.dialect(paramstyle="named")
+    compiled = sa.and_(sa.true(), *conditions).self_group().compile(dialect=dialect)
+    return str(compiled), dict(compiled.params)
 
 
-def _keys(given: Iterable[str]) -> list[str]:
-    return [OF_KEYS[name] for name in given if name in OF_KEYS]
+def _starts_with(column: sa.ColumnElement[Any], text: str) -> Condition:
+    # LIKE ignores case on SQLite
+    starts = (sa.func.substr(column, 1, len(start)) == start for start in (text, f"k1_{text}"))
+    return sa.or_(*starts)
 
 
-def _times(given: Iterable[str], moment: str) -> list[str]:
-    return [OF_TIMES[name].format(moment=moment) for name in given if name in OF_TIMES]
+def _like(pattern: str) -> str:
+    """Translate a file pattern with * and ? for LIKE with the escape character "!"."""
+    for special in "!%_":
+        pattern = pattern.replace(special, f"!{special}")
+    return pattern.replace("*", "%").replace("?", "_")
 
 
-def _all(conditions: list[str]) -> str:
-    return " AND ".join(conditions) or "1"
-
-
-Row = dict[str, Any]
-Parameters = Sequence[object] | Mapping[str, object]
-
-
-@contextmanager
-def reading(database: Path) -> Iterator[sqlite3.Connection]:
-    """Open a database for reading; all that is read shows one moment's state. Never writes.
-
-    Raises:
-        SchemaError: if the file has another schema than this code reads.
-        DatabaseError: for whatever the driver raises; a missing file is one of them.
-    """
-    exists(database)  # raises for what is no file, which SQLite would only call unopenable
-    try:
-        with closing(open_for_reading(database)) as connection:
-            connection.execute("BEGIN")
-            revision = connection.execute("SELECT version_num FROM alembic_version").fetchall()
-            if revision != [(REVISION,)]:
-                raise other_revision(database, revision[0][0] if revision else None)
-            yield connection
-    except sqlite3.Error as error:
-        raise explained(database, error) from error
-
-
-@contextmanager
-def read_snapshot(database: Path) -> Iterator[Rows]:
-    """Open a database like `reading`, for statements whose rows are wanted by name."""
-    with reading(database) as connection:
-        connection.row_factory = sqlite3.Row
-
-        def rows(statement: str, parameters: Parameters = ()) -> list[Row]:
-            return [dict(row) for row in connection.execute(statement, parameters)]
-
-        yield rows
+def _rows(connection: sa.Connection, statement: sa.Select[Any]) -> list[Row]:
+    result = connection.execute(statement)
+    names = tuple(result.keys())
+    return [dict(zip(names, row, strict=True)) for row in result]
 
 
 def find_keys(database: Path, text: str) -> list[Row]:
-    """List the keys whose digest starts with a text, or whose model file has that name."""
-    with read_snapshot(database) as rows:
-        return rows(
-            "SELECT tuning_key, model_file, num_envs, nthread, bench_nsteps FROM tuning_overview "
-            "WHERE substr(tuning_key, 1, length(:text)) = :text "
-            "   OR substr(tuning_key, 1, 3 + length(:text)) = 'k1_' || :text "
-            "   OR model_file = :text "
-            "   OR substr(model_file, -1 - length(:text)) = '/' || :text "
-            "ORDER BY tuning_key",
-            {"text": text},
+    """List the keys that a text names: the start of the digest, or the model's file.
+
+    Returns:
+        Rows of `tuning_overview` with tuning_key, model_file, num_envs, nthread, bench_nsteps.
+    """
+    names = ("tuning_key", "model_file", "num_envs", "nthread", "bench_nsteps")
+    by_key = sa.select(keys.c.digest).where(_starts_with(keys.c.digest, text))
+    by_file = (model_file == text, model_file.endswith(f"/{text}", autoescape=True))
+    chosen = sa.select(*(overview.c[name] for name in names)).order_by(overview.c.tuning_key)
+    with reading(database) as connection:
+        return _rows(connection, chosen.where(overview.c.tuning_key.in_(by_key))) or _rows(
+            connection, chosen.where(sa.or_(*by_file))
         )
 
 
 def read_key(database: Path, key: str) -> dict[str, Any]:
-    """Read all there is about one key: overview, model, device, verdicts, candidates and runs.
+    """Read everything about one key: overview, model, device, verdicts, candidates and runs.
 
     Raises:
         ArgumentError: if there is no such key.
-        SchemaError, DatabaseError: as `read_snapshot`.
+        SchemaError, DatabaseError: as `reading`.
     """
-    with read_snapshot(database) as rows:
-        overview = rows("SELECT * FROM tuning_overview WHERE tuning_key = ?", (key,))
-        if not overview:
+    quality, history = schema.choice_quality, schema.run_history
+    timing = schema.candidate_timing
+    candidates = sa.select(*(column for column in timing.c if column.name != "tuning_key"))
+    with reading(database) as connection:
+        shown = _rows(connection, sa.select(overview).where(overview.c.tuning_key == key))
+        if not shown:
             raise _gone(key)
         return {
-            "overview": overview[0],
-            "model": _known_facts(rows, "model", (*MODEL_FIELDS, "other_facts"), key),
-            "device": _known_facts(rows, "device", (*DEVICE_FIELDS, "other_facts"), key),
-            "verdicts": rows(
-                "SELECT * FROM choice_quality WHERE tuning_key = ? "
-                "ORDER BY last_measured_utc DESC, stack",
-                (key,),
+            "overview": shown[0],
+            "model": _known_facts(connection, schema.model, key),
+            "device": _known_facts(connection, schema.device, key),
+            "verdicts": _rows(
+                connection,
+                sa.select(quality)
+                .where(quality.c.tuning_key == key)
+                .order_by(quality.c.last_measured_utc.desc(), quality.c.stack),
             ),
-            "candidates": rows(
-                "SELECT chunk_size, samples, min_ms, median_ms, mean_ms, relative_to_default "
-                "FROM candidate_timing WHERE tuning_key = ? ORDER BY chunk_size NULLS FIRST",
-                (key,),
+            "candidates": _rows(
+                connection,
+                candidates.where(timing.c.tuning_key == key).order_by(
+                    timing.c.chunk_size.nulls_first()
+                ),
             ),
-            "runs": rows(
-                "SELECT * FROM run_history WHERE tuning_key = ? ORDER BY finished_utc, run_id",
-                (key,),
+            "runs": _rows(
+                connection,
+                sa.select(history)
+                .where(history.c.tuning_key == key)
+                .order_by(history.c.finished_utc, history.c.run_id),
             ),
         }
 
 
-def _known_facts(rows: Rows, table: str, columns: Sequence[str], key: str) -> Row:
-    """Read the row of a key's model or device, without what is not known."""
-    found = rows(
-        f"SELECT {', '.join(f'{table}.{column}' for column in columns)} FROM tuning_key "
-        f"JOIN {table} ON {table}.{table}_id = tuning_key.{table}_id "
-        "WHERE tuning_key.digest = ?",
-        (key,),
-    )
+def _known_facts(connection: sa.Connection, table: sa.Table, key: str) -> Row:
+    """Read the row of a key's model or device, without unknown facts."""
+    columns = [c for c in table.columns if c.info or c.name == "other_facts"]
+    found = _rows(connection, sa.select(*columns).join(keys).where(keys.c.digest == key))
     return {name: value for row in found for name, value in row.items() if value is not None}
 
 
 def _gone(key: str) -> ArgumentError:
-    return ArgumentError(f"there is no key {key} any more: `tuner list` shows all")
+    return ArgumentError(f"no key {key} in the database: `tuner list` shows all")
 
 
 class Behind(NamedTuple):
@@ -209,88 +212,84 @@ class Behind(NamedTuple):
     num_envs: int | None
     nthread: int | None
     runs: dict[int, Run]
-    """By their number, those whose software stack holds for it; in the order of their ends."""
-
-
-NEWEST_STACK = """
-    SELECT num_envs, nthread, verdict.mujoco_version, verdict.pool, verdict.pool_version,
-           verdict.method
-    FROM tuning_key LEFT JOIN verdict ON verdict.key_digest = tuning_key.digest
-    WHERE tuning_key.digest = ? ORDER BY verdict.last_measured_utc DESC, verdict.stack LIMIT 1
-"""
-"""The stack whose verdict `tuning_overview` shows."""
+    """By id, those valid for the verdict's environment, ordered by their ends."""
 
 
 def read_behind(database: Path, key: str) -> Behind:
-    """Read the runs that a key's newest verdict rests on, samples and all.
+    """Read the runs with samples that a key's newest verdict rests on.
 
     Raises:
         ArgumentError: if there is no such key.
-        SchemaError, DatabaseError: as `read_snapshot`.
+        SchemaError, DatabaseError: as `reading`.
     """
-    with read_snapshot(database) as rows:
-        return _behind(rows, key)
+    with reading(database) as connection:
+        return _behind(connection, key)
 
 
-def _behind(rows: Rows, key: str) -> Behind:
-    found = rows(NEWEST_STACK, (key,))
-    if not found:
+def _behind(connection: sa.Connection, key: str) -> Behind:
+    table = schema.verdict
+    columns = (table.c[name] for name in ENVIRONMENT_COLUMNS)
+    newest = (  # whose verdict `tuning_overview` shows
+        sa.select(keys.c.num_envs, keys.c.nthread, *columns)
+        .select_from(keys.outerjoin(table))
+        .where(keys.c.digest == key)
+        .order_by(table.c.last_measured_utc.desc(), table.c.stack)
+    )
+    found = connection.execute(newest).first()
+    if found is None:
         raise _gone(key)
-    stack = Environment._make(found[0][name] for name in Environment._fields)
-    runs = valid_runs(read_runs(rows, key), policies_of(rows), stack)
-    return Behind(found[0]["num_envs"], found[0]["nthread"], runs)
+    num_envs, nthread, *environment = found
+    policies = policies_of(connection)
+    runs = valid_runs(read_runs(connection, key), policies, Environment(*environment))
+    return Behind(num_envs, nthread, runs)
 
 
-def read_evidence(database: Path, key: str) -> tuple[Row, list[Run]]:
-    """Read what a key's newest verdict is made from: its overview, and the runs that count for it.
-
-    The overview also has `model_id` and `device_id`, by which keys of one model or one device
-    are told; no such number is of use outside this database.
+def read_key_runs(database: Path, key: str) -> tuple[Row, list[Run]]:
+    """Read a key's overview, with its `model_id` and `device_id`, and its verdict's runs.
 
     Raises:
         ArgumentError: if there is no such key.
-        SchemaError, DatabaseError: as `read_snapshot`.
+        SchemaError, DatabaseError: as `reading`.
     """
-    with read_snapshot(database) as rows:
-        overview = rows(
-            "SELECT tuning_overview.*, model_id, device_id FROM tuning_overview "
-            "JOIN tuning_key ON tuning_key.digest = tuning_overview.tuning_key "
-            "WHERE tuning_key = ?",
-            (key,),
-        )
-        behind = _behind(rows, key)
-    return overview[0], list(behind.runs.values())
+    shown = (
+        sa.select(overview, keys.c.model_id, keys.c.device_id)
+        .join(keys, keys.c.digest == overview.c.tuning_key)
+        .where(overview.c.tuning_key == key)
+    )
+    with reading(database) as connection:
+        rows = _rows(connection, shown)
+        behind = _behind(connection, key)
+    return rows[0], list(behind.runs.values())
 
 
 def keys_with_a_choice(database: Path, device: str) -> list[str]:
-    """List a device's keys that chose something else than the default, longest unmeasured first.
+    """List a device's unpinned keys that chose a chunk size, longest unmeasured first.
 
     Args:
         database: The file.
         device: The digest of the device fingerprint.
     """
-    with read_snapshot(database) as rows:
-        found = rows(
-            "SELECT overview.tuning_key FROM device "
-            "JOIN tuning_key ON tuning_key.device_id = device.device_id "
-            "JOIN tuning_overview AS overview ON overview.tuning_key = tuning_key.digest "
-            "WHERE device.digest = ? "
-            "  AND overview.chunk_size IS NOT NULL AND overview.pinned_because IS NULL "
-            "ORDER BY overview.last_measured_utc, overview.tuning_key",
-            (device,),
-        )
-    return [row["tuning_key"] for row in found]
+    chosen = (
+        sa.select(overview.c.tuning_key)
+        .join(keys, keys.c.digest == overview.c.tuning_key)
+        .join(schema.device, schema.device.c.device_id == keys.c.device_id)
+        .where(schema.device.c.digest == device)
+        .where(overview.c.chunk_size.is_not(None), overview.c.pinned_because.is_(None))
+        .order_by(overview.c.last_measured_utc, overview.c.tuning_key)
+    )
+    with reading(database) as connection:
+        return list(connection.execute(chosen).scalars())
 
 
 Order = Literal["key", "model", "envs", "gain", "measured"]
-ORDERS: dict[Order, tuple[str, bool]] = {
-    "key": ("tuning_key", False),
+ORDERS: dict[Order, tuple[sa.ColumnElement[Any], bool]] = {
+    "key": (overview.c.tuning_key, False),
     "model": (FILE_NAME, False),
-    "envs": ("num_envs", False),
-    "gain": ("CASE WHEN pinned_because IS NULL THEN gain END", True),
-    "measured": ("last_measured_utc", True),
+    "envs": (overview.c.num_envs, False),
+    "gain": (sa.case((overview.c.pinned_because.is_(None), overview.c.gain)), True),
+    "measured": (overview.c.last_measured_utc, True),
 }
-"""What the keys go by, and whether the greatest is of the most interest."""
+"""What keys are sorted by, and whether the greatest comes first."""
 
 
 def read_overview(
@@ -306,172 +305,176 @@ def read_overview(
     Args:
         database: The file.
         selection: Which keys.
-        order: What they go by: the greatest gain and the last measured first, else the least.
-        reverse: The other way round; what has no value comes last all the same.
-        columns: The view's columns; SQLite does not work out those that are not asked for.
+        order: What they are sorted by: the greatest gain and the last measured first, else the
+            least.
+        reverse: Sort the other way round; rows without a value stay last.
+        columns: The view's columns, all by default; fewer are read faster.
 
     Raises:
-        SchemaError, DatabaseError: as `read_snapshot`.
+        SchemaError, DatabaseError: as `reading`.
     """
-    condition, given = on_overview(selection)
     by, greatest_first = ORDERS[order]
-    direction = "DESC" if greatest_first != reverse else "ASC"
-    with read_snapshot(database) as rows:
-        return rows(
-            f"SELECT {', '.join(columns)} FROM tuning_overview WHERE {condition} "
-            f"ORDER BY {by} {direction} NULLS LAST, tuning_key",
-            given,
-        )
+    direction = by.desc() if greatest_first != reverse else by.asc()
+    statement = (
+        sa.select(*(c for c in overview.c if c.name in columns or "*" in columns))
+        .where(*key_conditions(selection))
+        .where(*time_conditions(selection, overview.c.last_measured_utc))
+        .order_by(direction.nulls_last(), overview.c.tuning_key)
+    )
+    with reading(database) as connection:
+        return _rows(connection, statement)
 
 
 By = Literal["device", "num_envs", "nthread"]
-SAME = {
-    "model": "other.model_id = mine.model_id",
-    "device": "other.device_id = mine.device_id",
-    **{name: f"other.{name} IS mine.{name}" for name in RUN_PARAMETERS},
-}
-"""A key that was stored by its text alone knows nothing to compare by: it finds itself only."""
 DIFFERING: dict[By, tuple[tuple[str, ...], str]] = {
     # a device that has more cores is given more threads
-    "device": (("device", "nthread"), "other.device_id <> mine.device_id"),
-    "num_envs": (("num_envs",), "other.num_envs <> mine.num_envs"),
-    "nthread": (("nthread",), "other.nthread <> mine.nthread"),
+    "device": (("device_id", "nthread"), "device_id"),
+    "num_envs": (("num_envs",), "num_envs"),
+    "nthread": (("nthread",), "nthread"),
 }
-"""What may differ, and what has to."""
-COLUMNS = """
-    SELECT overview.tuning_key, model_file, system, machine, cpu_model, cpu_count, usable_cpus,
-           num_envs, nthread, overview.chunk_size, pinned_because, overview.decided,
-           overview.reason, overview.gain, overview.gain_low, overview.gain_high, overview.stack,
-           overview.last_measured_utc, verdict.per_candidate_ms
-    FROM tuning_overview AS overview LEFT JOIN verdict
-        ON verdict.key_digest = overview.tuning_key AND verdict.stack = overview.stack
-"""
+"""The columns that may differ, and the one that has to."""
 
 
-def keys_alike(database: Path, key: str, by: By) -> list[str]:
-    """List the keys that differ from one in one thing, the key itself among them.
+def comparable_keys(database: Path, key: str, by: By) -> list[str]:
+    """List the keys that differ from one in one thing only, the key itself included.
+
+    A key stored without facts finds only itself.
 
     Raises:
-        SchemaError, DatabaseError: as `read_snapshot`.
+        SchemaError, DatabaseError: as `reading`.
     """
+    mine, other = keys.alias("mine"), keys.alias("other")
     free, differs = DIFFERING[by]
-    same = [condition for name, condition in SAME.items() if name not in free]
-    conditions = " AND ".join([*same, differs])
-    with read_snapshot(database) as rows:
-        found = rows(
-            "SELECT other.digest FROM tuning_key AS mine JOIN tuning_key AS other "
-            f"ON other.digest = mine.digest OR {conditions} "
-            "LEFT JOIN device ON device.device_id = other.device_id WHERE mine.digest = ? "
-            "ORDER BY other.num_envs, other.nthread, device.cpu_model, other.digest",
-            (key,),
-        )
-    return [row["digest"] for row in found]
+    # No unknown model or device equals another; a run parameter may be unknown in both.
+    same = [mine.c[name] == other.c[name] for name in ("model_id", "device_id") if name not in free]
+    same += [
+        mine.c[name].is_not_distinct_from(other.c[name])
+        for name in RUN_PARAMETERS
+        if name not in free
+    ]
+    alike = sa.and_(*same, mine.c[differs] != other.c[differs])
+    device = schema.device
+    statement = (
+        sa.select(other.c.digest)
+        .select_from(mine.join(other, sa.or_(mine.c.digest == other.c.digest, alike)))
+        .outerjoin(device, device.c.device_id == other.c.device_id)
+        .where(mine.c.digest == key)
+        .order_by(other.c.num_envs, other.c.nthread, device.c.cpu_model, other.c.digest)
+    )
+    with reading(database) as connection:
+        return list(connection.execute(statement).scalars())
 
 
-def read_compared(database: Path, keys: Sequence[str]) -> list[Row]:
+def read_compared(database: Path, chosen: Sequence[str]) -> list[Row]:
     """Read what `tuner compare` shows of some keys, in their order, timings as numbers.
 
     Raises:
-        SchemaError, DatabaseError: as `read_snapshot`.
+        SchemaError, DatabaseError: as `reading`.
     """
-    with read_snapshot(database) as rows:
-        found = [row for key in keys for row in rows(f"{COLUMNS} WHERE tuning_key = ?", (key,))]
+    table = schema.verdict
+    same = sa.and_(table.c.key_digest == overview.c.tuning_key, table.c.stack == overview.c.stack)
+    statement = sa.select(overview, table.c.per_candidate_ms).outerjoin(table, same)
+    with reading(database) as connection:
+        found = [
+            row
+            for key in chosen
+            for row in _rows(connection, statement.where(overview.c.tuning_key == key))
+        ]
     return [row | {"per_candidate_ms": timings_of(row["per_candidate_ms"])} for row in found]
 
 
+@contextmanager
+def run_statement(database: Path, statement: str) -> Iterator[Result]:
+    """Run a person's read-only SQL statement; its rows can be read until the context ends.
+
+    Raises:
+        ArgumentError: if SQLite rejects the statement, it writes, or it returns no rows.
+        KeyboardInterrupt: if Ctrl-C comes while SQLite is working.
+        SchemaError, DatabaseError: as `reading`.
+    """
+    with reading(database) as connection:
+        yield run_query(connection.connection.driver_connection, statement)
+
+
 UNKNOWN_WEIGHT = 0.01
-"""How far apart a fact that one of two keys does not know sets them: known ones go before."""
+"""The distance that an unknown fact adds: known facts are preferred."""
 FURTHEST = 12.0
-"""A relative further away than this is none: its winner says nothing here."""
-MOST_RELATIVES = 50
-"""Nearest keys that are looked at closely."""
+"""The largest distance of a similar key."""
+MOST_SIMILAR = 50
+"""Closest keys that are compared in detail."""
 
 
-def nearest(database: Path, key: CacheKey, here: Environment) -> SimilarKey | None:
-    """Find the nearest key with a decided verdict; None if none is near.
+def find_similar(database: Path, key: CacheKey, environment: Environment) -> SimilarKey | None:
+    """Find the most similar key with a decided verdict; None if none is close.
 
     Args:
         database: The file.
-        key: The key that has no answer.
-        here: The software stack that asks.
+        key: The key without an answer.
+        environment: The caller's software.
 
     Raises:
-        SchemaError, DatabaseError: as `read_snapshot`.
+        SchemaError, DatabaseError: as `reading`.
     """
-    with read_snapshot(database) as rows:
-        policies = policies_of(rows)
-        found = [_relative(row, key.facts, policies, here) for row in _nearest_rows(rows, key)]
-    # Of equally near ones that whose stack holds, then the newest: they come sorted by that.
-    return min(found, key=lambda relative: len(relative.environment), default=None)
+    facts = _by_name(key.workload)
+    with reading(database) as connection:
+        policies = policies_of(connection)
+        rows = _rows(connection, _similar(facts))
+    closest = [row for row in rows if row["distance"] == rows[0]["distance"]]
+    found = [_similar_key(row, facts, policies, environment) for row in closest]
+    # Of equally close ones: a valid environment first, then the newest, as they are sorted.
+    return min(found, key=lambda similar: len(similar.environment), default=None)
 
 
-FACT_COLUMNS = {
-    **{name: f"model.{name}" for name in MODEL_FIELDS},
-    **{name: f"device.{name}" for name in DEVICE_FIELDS},
-    **{name: f"tuning_key.{name}" for name in RUN_PARAMETERS},
-}
-WEIGHTS = {
-    name: field.weight
-    for fields in (MODEL_FIELDS, DEVICE_FIELDS, RUN_PARAMETERS)
-    for name, field in fields.items()
-}
-KINDS = {
-    name: field.kind
-    for fields in (MODEL_FIELDS, DEVICE_FIELDS, RUN_PARAMETERS)
-    for name, field in fields.items()
-}
-DISTANCE = " + ".join(
-    f"CASE WHEN {column} IS :{name} THEN 0 "
-    f"WHEN {column} IS NULL OR :{name} IS NULL THEN {UNKNOWN_WEIGHT} ELSE {WEIGHTS[name]} END"
-    for name, column in FACT_COLUMNS.items()
-) + "".join(
-    f" + CASE WHEN {table}.other_facts IS NULL THEN 0 ELSE 1 END" for table in ("model", "device")
-)
-NEAREST = f"""
-    SELECT tuning_key.digest, {DISTANCE} AS distance, {", ".join(FACT_COLUMNS.values())},
-           model.other_facts AS other_model_facts, device.other_facts AS other_device_facts,
-           verdict.mujoco_version, verdict.pool, verdict.pool_version, verdict.method,
-           verdict.chunk_size, verdict.gain
-    FROM tuning_key
-    JOIN model ON model.model_id = tuning_key.model_id
-    JOIN device ON device.device_id = tuning_key.device_id
-    JOIN verdict ON verdict.key_digest = tuning_key.digest
-    WHERE verdict.decided = 1 AND tuning_key.num_envs IS NOT NULL
-        AND tuning_key.nthread IS NOT NULL AND distance <= {FURTHEST}
-    ORDER BY distance, verdict.last_measured_utc DESC, tuning_key.digest
-    LIMIT {MOST_RELATIVES}
-"""
+def _similar(facts: Row) -> sa.Select[Any]:
+    model, device, verdict = schema.model, schema.device, schema.verdict
+    distance: Any = sum(_distance(column, facts) for column in FACTS.values())
+    for table in (model, device):
+        distance += sa.case((table.c.other_facts.is_(None), 0), else_=1)
+    measured = (
+        sa.select(
+            keys.c.digest,
+            distance.label("distance"),
+            *FACTS.values(),
+            model.c.other_facts.label("other_model_facts"),
+            device.c.other_facts.label("other_device_facts"),
+            *(verdict.c[name] for name in ENVIRONMENT_COLUMNS),
+            *(verdict.c.chunk_size, verdict.c.gain, verdict.c.last_measured_utc),
+        )
+        .select_from(keys.join(model).join(device).join(verdict))
+        .where(verdict.c.decided == 1, keys.c.num_envs.is_not(None), keys.c.nthread.is_not(None))
+        .subquery()
+    )
+    return (
+        sa.select(measured)
+        .where(measured.c.distance <= FURTHEST)
+        .order_by(measured.c.distance, measured.c.last_measured_utc.desc(), measured.c.digest)
+        .limit(MOST_SIMILAR)
+    )
 
 
-def _nearest_rows(rows: Rows, key: CacheKey) -> list[dict[str, Any]]:
-    facts = _by_name(key.facts)
-    found = rows(NEAREST, {name: _stored(facts.get(name), KINDS[name]) for name in FACT_COLUMNS})
-    return [row for row in found if row["distance"] == found[0]["distance"]]
+def _distance(column: sa.Column[Any], facts: Row) -> sa.ColumnElement[Any]:
+    field: schema.Field = column.info["field"]
+    fact = fitting(facts.get(column.name), field.kind)
+    if fact is None:
+        return sa.case((column.is_(None), 0), else_=UNKNOWN_WEIGHT)
+    value = storable_text(fact) if isinstance(fact, str) else fact
+    return sa.case((column == value, 0), (column.is_(None), UNKNOWN_WEIGHT), else_=field.weight)
 
 
-def _stored(value: Any, kind: type) -> Any:
-    """Give a fact as its column would hold it."""
-    fact = fitting(value, kind)
-    return storable_text(fact) if isinstance(fact, str) else fact
-
-
-def _by_name(facts: Workload) -> dict[str, Any]:
+def _by_name(facts: Workload) -> Row:
     parameters = {name: getattr(facts, name) for name in RUN_PARAMETERS}
     return {**facts.model, **facts.device, **parameters}
 
 
-def _relative(
-    row: dict[str, Any], facts: Workload, policies: dict[str, Any], here: Environment
-) -> SimilarKey:
-    known = _by_name(facts)
-    there = Environment._make(row[name] for name in Environment._fields)
+def _similar_key(row: Row, facts: Row, policies: Row, here: Environment) -> SimilarKey:
+    there = Environment(*(row[name] for name in ENVIRONMENT_COLUMNS))
     return SimilarKey(
         key=row["digest"],
         chunk_size=row["chunk_size"],
         gain=row["gain"],
         num_envs=row["num_envs"],
         nthread=row["nthread"],
-        differences=tuple(differences(known, row)),
+        differences=tuple(differences(facts, row)),
         environment=tuple(
             Difference(name, getattr(here, name), getattr(there, name))
             for name in violated(policies, there, here)
@@ -479,21 +482,26 @@ def _relative(
     )
 
 
-def differences(here: dict[str, Any], there: dict[str, Any]) -> list[Difference]:
+def differences(here: Row, there: Row) -> list[Difference]:
     """List the facts in which a stored row differs from facts by name, heaviest first."""
     beyond = {**_facts(there["other_model_facts"]), **_facts(there["other_device_facts"])}
-    stored = {name: there[name] for name in FACT_COLUMNS if there[name] is not None} | beyond
+    stored = {name: there[name] for name in FACTS if there[name] is not None} | beyond
     found = []
-    for name in dict.fromkeys([*FACT_COLUMNS, *sorted(beyond), *sorted(here)]):
+    for name in dict.fromkeys([*FACTS, *sorted(beyond), *sorted(here)]):
         value = stored.get(name)
         if name in here and isinstance(here[name], bool) and value in (0, 1):
             value = bool(value)
         if here.get(name) != value:
             found.append(Difference(name, here.get(name), value))
-    return sorted(found, key=lambda difference: -WEIGHTS.get(difference.field, 1.0))
+    return sorted(found, key=lambda difference: -_weight(difference.field))
 
 
-def _facts(text: str | None) -> dict[str, Any]:
+def _weight(name: str) -> float:
+    field: schema.Field | None = FACTS[name].info["field"] if name in FACTS else None
+    return field.weight if field else 1.0
+
+
+def _facts(text: str | None) -> Row:
     try:
         facts = json.loads(text) if text else {}
     except (ValueError, RecursionError):
@@ -501,77 +509,81 @@ def _facts(text: str | None) -> dict[str, Any]:
     return facts if isinstance(facts, dict) else {}
 
 
-Given = TypeVar("Given")
-
-LOOK_UP_EVERY = 100_000
-"""Steps of SQLite's machine between two chances for Ctrl-C: some milliseconds."""
-OF_THE_FILE = ("SQLITE_CORRUPT", "SQLITE_NOTADB", "SQLITE_BUSY", "SQLITE_IOERR")
-"""Errors that no other statement would get round."""
-
-
-class Result(NamedTuple):
-    """What a statement gives."""
-
-    columns: tuple[str, ...]
-    """Their names, each once: a second "run_id" is "run_id:1", as SQLite calls it."""
-    rows: Iterator[tuple[Any, ...]]
-    """Read when they are asked for."""
+NOTHING: Mapping[int, Run] = {}
+RUNS = (
+    sa.select(schema.run)
+    .join(keys)
+    .where(keys.c.digest == sa.bindparam("key"), schema.run.c.state != "failed")
+    .order_by(schema.run.c.finished_utc, schema.run.c.uid)
+)
+SAMPLES = (
+    sa.select(schema.sample)
+    .where(schema.sample.c.run_id == sa.bindparam("run_id"))
+    .order_by(schema.sample.c.sample_order)
+)
 
 
-@contextmanager
-def asked(database: Path, statement: str) -> Iterator[Result]:
-    """Open a database and ask it; the rows can be read until the context ends.
+def read_runs(
+    connection: sa.Connection, key: str, known: Mapping[int, Run] = NOTHING
+) -> dict[int, Run]:
+    """Read the runs of a key that did not fail, with their samples, by id.
 
-    Raises:
-        ArgumentError: if SQLite does not take the statement, it writes, or it gives no rows.
-        KeyboardInterrupt: if Ctrl-C comes while SQLite is at work.
-        SchemaError, DatabaseError: as `reading`.
+    They are ordered by their ends, whatever the order in which they were stored.
+
+    Args:
+        connection: An open transaction.
+        key: The key's digest.
+        known: Runs that need not be read, because the caller has just stored them.
     """
-    with reading(database) as connection:
-        connection.execute("PRAGMA query_only = ON")
-        connection.set_authorizer(_nothing_attached)
-        connection.set_progress_handler(_go_on, LOOK_UP_EVERY)
-        cursor = _carried_out(lambda: connection.execute(statement))
-        if cursor.description is None:
-            raise ArgumentError("the statement asks for no rows: give one, a SELECT say")
-        yield Result(_told_apart(column[0] for column in cursor.description), _rows(cursor))
+    found = {}
+    for row in connection.execute(RUNS, {"key": key}).mappings().all():
+        number = row["run_id"]
+        # A row that tuner did not write must not keep other runs of its key from being judged.
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):
+            found[number] = known.get(number) or _run(dict(row), _samples(connection, number))
+    return found
 
 
-def _nothing_attached(action: int, *_: str | None) -> int:
-    return sqlite3.SQLITE_DENY if action == sqlite3.SQLITE_ATTACH else sqlite3.SQLITE_OK
+def _samples(connection: sa.Connection, run_id: int) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(
+            candidate=Candidate(row.chunk_size),
+            block=row.round,
+            order=row.sample_order,
+            nanoseconds=row.nanoseconds,
+            warm_up=bool(row.warm_up),
+            repeats=row.steps,
+        )
+        for row in connection.execute(SAMPLES, {"run_id": run_id})
+    )
 
 
-def _go_on() -> int:
-    """Let Python look whether Ctrl-C has come: it raises here, and SQLite stops."""
-    return 0
+def _run(row: Row, samples: tuple[Sample, ...]) -> Run:
+    failed = json.loads(row["failed_chunk_sizes"]) if row["failed_chunk_sizes"] else []
+    return Run(
+        **{attribute: row[name] for name, attribute in RUN_ATTRIBUTES.items()},
+        finished=datetime.fromisoformat(row["finished_utc"]),
+        started=datetime.fromisoformat(row["started_utc"]) if row["started_utc"] else None,
+        samples=samples,
+        environment=Environment(*(row[name] for name in ENVIRONMENT_COLUMNS)),
+        choice=Candidate(row["chosen_chunk_size"]) if row["has_choice"] else None,
+        failed=tuple(Candidate(None if chunk is None else int(chunk)) for chunk in failed),
+    )
 
 
-def _rows(cursor: sqlite3.Cursor) -> Iterator[tuple[Any, ...]]:
-    while (row := _carried_out(cursor.fetchone)) is not None:
-        yield row
+def valid_runs(runs: Mapping[int, Run], policies: Row, here: Environment) -> dict[int, Run]:
+    """Keep the runs whose environment is valid here, as the policies say."""
+    return {
+        number: run for number, run in runs.items() if not violated(policies, run.environment, here)
+    }
 
 
-def _carried_out(deed: Callable[[], Given]) -> Given:
-    try:
-        return deed()
-    except (sqlite3.Error, sqlite3.Warning, ValueError) as error:
-        name = error_name(error)
-        if name == "SQLITE_INTERRUPT":
-            raise KeyboardInterrupt from error
-        if name.startswith(OF_THE_FILE):
-            raise
-        advice = "`tuner sql` alone lists the views"
-        if name.startswith(("SQLITE_READONLY", "SQLITE_AUTH")):
-            advice = "`tuner sql` only reads; nothing was changed"
-        raise ArgumentError(f"the statement failed: {str(error).rstrip('.')}; {advice}") from error
+def policies_of(connection: sa.Connection) -> Row:
+    """Read how strictly each validator counts."""
+    table = schema.validator
+    return dict(connection.execute(sa.select(table)).tuples().all())
 
 
-def _told_apart(names: Iterator[str]) -> tuple[str, ...]:
-    found: list[str] = []
-    for name in names:
-        number, unique = 0, name
-        while unique in found:
-            number += 1
-            unique = f"{name}:{number}"
-        found.append(unique)
-    return tuple(found)
+# Names of before, until no caller is left.
+nearest = find_similar
+keys_alike, read_evidence, asked = comparable_keys, read_key_runs, run_statement

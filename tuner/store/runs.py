@@ -1,33 +1,39 @@
-"""Writes runs, and makes verdicts from them. One transaction a deed.
+"""Writes runs, verdicts, pins and policies; deletes runs. One transaction for each change.
 
-A run goes in whole or not at all, together with the verdict that it leads to; nothing is
-overwritten but the verdict, which is made from the samples of all runs. No pool is ever timed
-while a transaction is open: a caller hands over what is finished.
+A run is stored whole or not at all, together with the verdict that it leads to. Only verdicts
+are overwritten: they are computed from the samples of all runs. No pool is ever timed while a
+transaction is open.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.environment import Environment, violated
-from tuner.errors import ArgumentError
+from tuner.candidates import checked_chunk_size
+from tuner.environment import Environment
+from tuner.errors import ArgumentError, DatabaseError
 from tuner.racing.meta_analysis import judge_runs
-from tuner.records import Candidate, Run, Sample, Verdict
+from tuner.records import LARGEST_INTEGER, Run, Sample, Verdict
 from tuner.store import schema
-from tuner.store.database import reading, writing
+from tuner.store.database import insert_if_new, reading, upsert, vacuum, writing
 from tuner.store.migrate import upgrade
+from tuner.store.queries import EVERYTHING, NOTHING, Selection, run_conditions
+from tuner.store.queries import policies_of as policies_of
+from tuner.store.queries import read_runs as read_runs
+from tuner.store.queries import valid_runs as valid_runs
 from tuner.store.schema import (
     DEVICE_FIELDS,
+    ENVIRONMENT_COLUMNS,
     LONGEST_TEXT,
     MODEL_FIELDS,
+    RUN_ATTRIBUTES,
     RUN_PARAMETERS,
     Field,
     fitting,
@@ -35,30 +41,19 @@ from tuner.store.schema import (
 )
 from tuner.workload import CacheKey, Workload, canonical_json, device_digest, model_digest
 
-Rows = Callable[..., list[dict[str, Any]]]
-"""A statement and its parameters in, rows by name out."""
-NOTHING: Mapping[int, Run] = {}
-# Statements are made once: making them takes longer than SQLite takes to carry them out.
-FIND_KEY = sa.select(schema.tuning_key.c.key_id, schema.tuning_key.c.model_id).where(
-    schema.tuning_key.c.digest == sa.bindparam("digest")
-)
-WORK_OF_KEY = sa.select(schema.tuning_key.c.num_envs, schema.tuning_key.c.nthread).where(
-    schema.tuning_key.c.digest == sa.bindparam("digest")
-)
-# Two stacks may read alike, of an unknown version and of one called "": the later one stands.
-INSERT_VERDICT = sa.insert(schema.verdict).prefix_with("OR REPLACE")
-INSERT_RUN = sa.insert(schema.run).returning(schema.run.c.run_id)
+keys, runs_table, pins = schema.tuning_key, schema.run, schema.pin
+# Statements are built once: building one takes longer than SQLite takes to carry it out.
+FIND_KEY = sa.select(keys).where(keys.c.digest == sa.bindparam("key"))
+INSERT_KEY = insert_if_new(keys, ["digest"])
+# Two environments may have the same text, of an unknown version and of one called "?".
+PUT_VERDICT = upsert(schema.verdict)
+INSERT_RUN = sa.insert(runs_table).returning(runs_table.c.run_id)
 INSERT_SAMPLE = "INSERT INTO sample ({}) VALUES ({})".format(
     ", ".join(column.name for column in schema.sample.columns),
     ", ".join("?" for _ in schema.sample.columns),
 )
-IMPOSSIBLE_RUNS = """
-    DELETE FROM run WHERE key_id = :key_id AND (
-        chosen_chunk_size > :num_envs
-        OR run_id IN (SELECT run_id FROM sample WHERE chunk_size > :num_envs))
-"""
 SampleRow = tuple[int, int, int | None, int, int, int]
-"""A sample's order, round, chunk size, nanoseconds, warm-up and steps."""
+"""A sample's order, block, chunk size, nanoseconds, warm-up and repeats."""
 
 
 def utc_text(moment: datetime) -> str:
@@ -67,18 +62,18 @@ def utc_text(moment: datetime) -> str:
 
 
 def save_run(database: Path, key: str, run: Run) -> Verdict | None:
-    """Store a run with all its samples, and make the key's verdicts anew.
+    """Store a run with all its samples, and update the key's verdicts.
 
     Args:
-        database: The file; made or upgraded if need be.
-        key: What `make_cache_key` made, with its facts; a plain string has none to store.
+        database: The file; created or upgraded if necessary.
+        key: What `make_cache_key` returned, with its facts; a plain string has none to store.
         run: What was measured. A failed one leaves the verdicts as they are.
 
     Returns:
-        The verdict for the run's software stack; None for a failed run.
+        The verdict for the run's environment; None for a failed run.
 
     Raises:
-        DatabaseError: if nothing could be stored; the database is as it was.
+        DatabaseError: if the run was not stored; the database is unchanged.
     """
     upgrade(database)
     with writing(database) as connection:
@@ -90,68 +85,63 @@ def save_run(database: Path, key: str, run: Run) -> Verdict | None:
 
 
 def recompute(database: Path, progress: Callable[[Sequence[str]], Iterable[str]] = iter) -> int:
-    """Make all verdicts anew from the samples, key by key.
+    """Recompute all verdicts from the samples, key by key.
 
     Args:
         database: The file.
-        progress: Goes through the keys, and may show how far it is.
+        progress: Iterates over the keys, and may show the progress.
 
     Returns:
-        How many keys there are.
+        The number of keys.
     """
     upgrade(database)
     with reading(database) as connection:
-        keys = list(connection.execute(sa.select(schema.tuning_key.c.digest)).scalars())
-    for key in progress(keys):
-        with writing(database) as connection:  # one by one: nobody waits long for their turn
+        digests = list(connection.execute(sa.select(keys.c.digest)).scalars())
+    for key in progress(digests):
+        with writing(database) as connection:  # one by one: other writers wait briefly
             judge_key(connection, key)
-    return len(keys)
+    return len(digests)
 
 
 def judge_key(
     connection: sa.Connection, key: str, known: Mapping[int, Run] = NOTHING
 ) -> dict[Environment, Verdict]:
-    """Make a key's verdicts anew from its runs: one for each software stack it was measured with.
+    """Recompute a key's verdicts from its runs: one for each environment it was measured in.
 
-    A verdict rests on all runs that hold for its stack, so what is stored depends neither on
-    the order in which runs arrive nor on which of them came last.
+    A verdict rests on all runs that are valid for its environment, so the order in which runs
+    are stored does not matter.
     """
-
-    def rows(statement: str, parameters: Mapping[str, object] | None = None) -> list[Any]:
-        found = connection.execute(sa.text(statement), parameters or {})
-        return [dict(row) for row in found.mappings()]
-
-    table = schema.verdict
-    connection.execute(sa.delete(table).where(table.c.key_digest == str(key)))
-    work = connection.execute(WORK_OF_KEY, {"digest": str(key)}).mappings().one_or_none()
-    if work is None:  # somebody has forgotten it meanwhile
+    connection.execute(sa.delete(schema.verdict).where(schema.verdict.c.key_digest == str(key)))
+    found = connection.execute(FIND_KEY, {"key": str(key)}).one_or_none()
+    if found is None:  # deleted meanwhile
         return {}
-    runs = read_runs(rows, str(key), known)
-    stacks = dict.fromkeys(run.environment for run in runs.values())
-    policies = policies_of(rows) if len(stacks) > 1 else {}  # all runs of one stack hold for it
+    runs = read_runs(connection, str(key), known)
+    environments = dict.fromkeys(run.environment for run in runs.values())
+    # All runs of a single environment are valid for it, whatever the policies.
+    policies = policies_of(connection) if len(environments) > 1 else {}
     verdicts = {}
-    for stack in stacks:
-        usable = valid_runs(runs, policies, stack)
-        verdict = judge_runs(list(usable.values()), **work)
-        values = _storable(_verdict_values(key, stack, usable, verdict))
-        connection.execute(INSERT_VERDICT, values)
-        verdicts[stack] = verdict
+    for environment in environments:
+        usable = valid_runs(runs, policies, environment)
+        verdict = judge_runs(list(usable.values()), num_envs=found.num_envs, nthread=found.nthread)
+        values = _verdict_values(key, environment, usable, verdict)
+        connection.execute(PUT_VERDICT, _storable(values))
+        verdicts[environment] = verdict
     return verdicts
 
 
 def _verdict_values(
-    key: str, stack: Environment, runs: Mapping[int, Run], verdict: Verdict
+    key: str, environment: Environment, runs: Mapping[int, Run], verdict: Verdict
 ) -> dict[str, Any]:
     timings = {str(e.candidate.chunk_size): e.milliseconds for e in verdict.estimates}
-    if not timings:  # nothing was measured: what was stated with the answer
+    if not timings:  # nothing was measured: use what came with the stated answer
         stated = max(runs.values(), key=lambda run: (run.finished, run.uid)).samples
         timings = {str(s.candidate.chunk_size): s.milliseconds for s in stated}
     seconds = [run.pool_seconds for run in runs.values() if run.pool_seconds is not None]
     latest, last = max(runs.items(), key=lambda numbered: (numbered[1].finished, numbered[1].uid))
     return {
         "key_digest": str(key),
-        "stack": str(stack),
-        **stack._asdict(),
+        "stack": str(environment),
+        **dict(zip(ENVIRONMENT_COLUMNS, environment, strict=True)),
         "chunk_size": verdict.chunk_size,
         "decided": int(verdict.decided),
         "reason": verdict.reason,
@@ -171,36 +161,38 @@ def _verdict_values(
 
 
 def key_row(connection: sa.Connection, key: str) -> int:
-    """Find or make a key's row, and those of its model and its device."""
-    table = schema.tuning_key
-    found = connection.execute(FIND_KEY, {"digest": str(key)}).one_or_none()
-    if found is not None and (found.model_id is not None or not isinstance(key, CacheKey)):
-        return int(found.key_id)
-    facts = _key_values(connection, key.facts) if isinstance(key, CacheKey) else {}
-    if found is not None:  # stored before by its digest alone: now its facts are known
-        connection.execute(sa.update(table).where(table.c.key_id == found.key_id).values(**facts))
-        pins = schema.pin  # one that was set when nobody knew what the key's pool can take
-        too_large = pins.c.chunk_size > facts["num_envs"]
-        connection.execute(sa.delete(pins).where(pins.c.key_digest == str(key), too_large))
-        # And runs of somebody's word: with them, no import or check of the key would ever pass.
-        connection.exec_driver_sql(
-            IMPOSSIBLE_RUNS, {"key_id": found.key_id, "num_envs": facts["num_envs"]}
-        )
-        return int(found.key_id)
-    result = connection.execute(
-        sa.insert(table).values(digest=str(key), **facts).returning(table.c.key_id)
+    """Find or insert a key's row, and those of its model and its device; returns its id."""
+    facts = _key_values(connection, key.workload) if isinstance(key, CacheKey) else {}
+    connection.execute(INSERT_KEY, {"digest": str(key), **facts})
+    found = connection.execute(FIND_KEY, {"key": str(key)}).one()
+    if facts and found.model_id is None:  # stored before by its digest alone
+        connection.execute(sa.update(keys).where(keys.c.key_id == found.key_id).values(**facts))
+        _delete_impossible(connection, str(key), found.key_id, facts["num_envs"])
+    return int(found.key_id)
+
+
+def _delete_impossible(connection: sa.Connection, key: str, key_id: int, num_envs: int) -> None:
+    """Delete pins and stated runs that exceed the num_envs of a key that is known only now."""
+    samples = schema.sample.c
+    too_large = sa.select(samples.run_id).where(samples.chunk_size > num_envs)
+    chosen = runs_table.c.chosen_chunk_size > num_envs
+    connection.execute(
+        sa.delete(pins).where(pins.c.key_digest == key, pins.c.chunk_size > num_envs)
     )
-    return int(result.scalar_one())
+    connection.execute(
+        sa.delete(runs_table)
+        .where(runs_table.c.key_id == key_id)
+        .where(sa.or_(chosen, runs_table.c.run_id.in_(too_large)))
+    )
 
 
 def _key_values(connection: sa.Connection, facts: Workload) -> dict[str, Any]:
     model_row = _typed(facts.model, MODEL_FIELDS) | {"digest": model_digest(facts.model)}
     device_row = _typed(facts.device, DEVICE_FIELDS) | {"digest": device_digest(facts.device)}
     return {
-        "model_id": _find_or_insert(connection, schema.model, "model_id", model_row),
-        "device_id": _find_or_insert(connection, schema.device, "device_id", device_row),
+        "model_id": _find_or_insert(connection, schema.model, model_row),
+        "device_id": _find_or_insert(connection, schema.device, device_row),
         **_storable({name: getattr(facts, name) for name in RUN_PARAMETERS}),
-        "post_step_forward_sensor": int(facts.post_step_forward_sensor),
     }
 
 
@@ -211,88 +203,59 @@ def _typed(facts: Mapping[str, Any], columns: Mapping[str, Field]) -> dict[str, 
     return columned | {"other_facts": canonical_json(rest) if rest else None}
 
 
-def _find_or_insert(
-    connection: sa.Connection, table: sa.TableClause, id_name: str, values: dict[str, Any]
-) -> int:
-    # Both within one write transaction: nobody can come in between.
-    query = sa.select(table.c[id_name]).where(table.c.digest == values["digest"])
-    found = connection.execute(query).scalar()
-    if found is None:
-        found = connection.execute(
-            sa.insert(table).returning(table.c[id_name]), _storable(values)
-        ).scalar_one()
-    return int(found)
+def _find_or_insert(connection: sa.Connection, table: sa.Table, values: dict[str, Any]) -> int:
+    connection.execute(insert_if_new(table, ["digest"]), _storable(values))
+    (number,) = table.primary_key
+    found = sa.select(number).where(table.c.digest == values["digest"])
+    return int(connection.execute(found).scalar_one())
 
 
 def run_values(run: Run) -> dict[str, Any]:
-    """Give a run as its row holds it, but for the numbers that a database gives out."""
-    around = run.metadata
+    """Return a run as its row holds it, without the ids that a database assigns."""
+    metadata = asdict(run.metadata)
     values = {
-        "uid": run.uid,
-        "state": run.state,
-        "plan": run.strategy,
-        "work": run.work,
-        **run.environment._asdict(),
-        "occasion": run.trigger,
-        "near_key": run.warm_start_key,
+        **{column: getattr(run, attribute) for column, attribute in RUN_ATTRIBUTES.items()},
+        **dict(zip(ENVIRONMENT_COLUMNS, run.environment, strict=True)),
+        **{name: value for name, value in metadata.items() if name in runs_table.c},
         "has_choice": int(run.choice is not None),
         "chosen_chunk_size": run.choice.chunk_size if run.choice else None,
-        "origin": run.origin,
         "imported_utc": utc_text(datetime.now(UTC)) if run.origin else None,
-        "seed": run.seed,
         "samples": len(run.samples),
-        "time_budget_seconds": run.time_budget_seconds,
-        "pool_seconds": run.pool_seconds,
         "started_utc": utc_text(run.started) if run.started else None,
         "finished_utc": utc_text(run.finished),
-        "model_file": run.model_file,
-        "hostname": around.hostname,
-        "pid": around.pid,
-        "load_average": around.load_average,
-        "tuner_version": around.tuner_version,
-        "python_version": around.python_version,
         "message": storable_text(run.message)[:LONGEST_TEXT] if run.message else run.message,
-        "failed_chunk_sizes": _chunk_sizes(run.failed),
+        "failed_chunk_sizes": json.dumps([c.chunk_size for c in run.failed])
+        if run.failed
+        else None,
         "other_facts": canonical_json(run.other_facts) if run.other_facts else None,
     }
     return _storable(values)
 
 
 def insert_run(connection: sa.Connection, key_id: int, values: Mapping[str, Any]) -> int:
-    """Add a run's row; its number."""
+    """Insert a run's row; returns its id."""
     result = connection.execute(INSERT_RUN, {"key_id": key_id, **values})
     return int(result.scalar_one())
 
 
-def _chunk_sizes(candidates: Sequence[Candidate]) -> str | None:
-    return json.dumps([c.chunk_size for c in candidates]) if candidates else None
-
-
 def sample_rows(samples: Iterable[Sample]) -> list[SampleRow]:
-    """Give samples as their rows hold them, but for the run's number."""
+    """Return samples as their rows hold them, without the run's id."""
     return [
-        (
-            sample.order,
-            sample.block,
-            sample.candidate.chunk_size,
-            sample.nanoseconds,
-            int(sample.warm_up),
-            sample.repeats,
-        )
-        for sample in samples
+        (s.order, s.block, s.candidate.chunk_size, s.nanoseconds, int(s.warm_up), s.repeats)
+        for s in samples
     ]
 
 
 def insert_samples(connection: sa.Connection, run_id: int, samples: Sequence[SampleRow]) -> None:
-    """Add a run's samples."""
-    # Rows as tuples, straight to the driver: for hundreds of samples, Core's way through a
-    # dictionary each takes longer than SQLite itself.
+    """Insert a run's samples."""
+    # Tuples, straight to the driver: for hundreds of samples, Core's dictionaries take longer
+    # than SQLite itself.
     if samples:
         connection.exec_driver_sql(INSERT_SAMPLE, [(run_id, *sample) for sample in samples])
 
 
 def check_digest(key: str) -> None:
-    """Check that a text can stand as a key.
+    """Check that a text can be a key.
 
     Raises:
         ArgumentError: if it is not a text of 1 to 1000 characters.
@@ -308,127 +271,142 @@ def _storable(values: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-RUNS = """
-    SELECT run.* FROM run JOIN tuning_key ON tuning_key.key_id = run.key_id
-    WHERE tuning_key.digest = :key AND run.state <> 'failed'
-    ORDER BY run.finished_utc, run.uid
-"""
-SAMPLES = "SELECT * FROM sample WHERE run_id = :run_id ORDER BY sample_order"
-POLICIES = "SELECT name, policy FROM validator"
+def pin(database: Path, key: str, chunk_size: int | None, reason: str) -> None:
+    """Make a key answer with a chunk size whatever is measured; None is the native default.
 
-
-def read_runs(rows: Rows, key: str, known: Mapping[int, Run] = NOTHING) -> dict[int, Run]:
-    """Read all runs of a key but the failed ones, with their samples, by their number.
-
-    They come in the order of their ends, whatever the order in which they were stored.
-
-    Args:
-        rows: Asks the database.
-        key: The key's digest.
-        known: Runs that need not be read, because the caller has just stored them.
+    Raises:
+        ArgumentError: if there is no such key, or the chunk size is larger than its num_envs.
+        DatabaseError: if nothing was stored.
     """
-    found = {}
-    for row in rows(RUNS, {"key": key}):
-        number = row["run_id"]
-        # A row that no tuner wrote must not keep the other runs of its key from being judged.
-        with suppress(ValueError, TypeError, OverflowError, RecursionError):
-            found[number] = known.get(number) or _run(row, _samples(rows, number))
-    return found
+    upgrade(database)
+    with writing(database) as connection:
+        found = connection.execute(FIND_KEY, {"key": key}).one_or_none()
+        if found is None:
+            raise ArgumentError(f"there is no key {key} to pin: `tuner list` shows all")
+        if chunk_size is not None:
+            most = LARGEST_INTEGER if found.num_envs is None else found.num_envs
+            chunk_size = checked_chunk_size(chunk_size, most)
+        values = {
+            "key_digest": key,
+            "chunk_size": chunk_size,
+            "reason": storable_text(" ".join(reason.split())),
+            "pinned_utc": utc_text(datetime.now(UTC)),
+        }
+        connection.execute(upsert(pins), values)
 
 
-def _samples(rows: Rows, run_id: int) -> tuple[Sample, ...]:
-    return tuple(
-        Sample(
-            candidate=Candidate(row["chunk_size"]),
-            block=row["round"],
-            order=row["sample_order"],
-            nanoseconds=row["nanoseconds"],
-            warm_up=bool(row["warm_up"]),
-            repeats=row["steps"],
-        )
-        for row in rows(SAMPLES, {"run_id": run_id})
-    )
+def unpin(database: Path, key: str) -> bool:
+    """Remove a pin; tells whether there was one."""
+    upgrade(database)
+    with writing(database) as connection:
+        return bool(connection.execute(sa.delete(pins).where(pins.c.key_digest == key)).rowcount)
 
 
-def _run(row: Mapping[str, Any], samples: tuple[Sample, ...]) -> Run:
-    failed = json.loads(row["failed_chunk_sizes"]) if row["failed_chunk_sizes"] else []
-    return Run(
-        state=row["state"],
-        uid=row["uid"],
-        finished=datetime.fromisoformat(row["finished_utc"]),
-        started=datetime.fromisoformat(row["started_utc"]) if row["started_utc"] else None,
-        strategy=row["plan"],
-        samples=samples,
-        environment=Environment(
-            row["mujoco_version"], row["pool"], row["pool_version"], row["method"]
-        ),
-        trigger=row["occasion"],
-        choice=Candidate(row["chosen_chunk_size"]) if row["has_choice"] else None,
-        origin=row["origin"],
-        time_budget_seconds=row["time_budget_seconds"],
-        pool_seconds=row["pool_seconds"],
-        message=row["message"],
-        failed=tuple(Candidate(None if chunk is None else int(chunk)) for chunk in failed),
-    )
-
-
-def valid_runs(
-    runs: Mapping[int, Run], policies: dict[str, Any], here: Environment
-) -> dict[int, Run]:
-    """Keep the runs whose stack holds here, as the policies say."""
-    return {
-        number: run for number, run in runs.items() if not violated(policies, run.environment, here)
-    }
-
-
-def policies_of(rows: Rows) -> dict[str, Any]:
+def read_policies(database: Path) -> dict[str, str]:
     """Read how strictly each validator counts."""
-    return {row["name"]: row["policy"] for row in rows(POLICIES)}
+    with reading(database) as connection:
+        return policies_of(connection)
+
+
+def set_policy(database: Path, name: str, policy: str) -> None:
+    """Set how strictly a validator counts, and recompute the verdicts under it.
+
+    Recomputes key by key; `recompute` completes an interrupted change.
+    """
+    upgrade(database)
+    with writing(database) as connection:
+        connection.execute(upsert(schema.validator), {"name": name, "policy": policy})
+    recompute(database)
 
 
 @dataclass(frozen=True, slots=True)
 class Deletion:
-    """What a deletion takes out."""
+    """What a deletion removes."""
 
     run_ids: tuple[int, ...]
     samples: int
     keys: tuple[str, ...]
-    """Keys that lose runs."""
+    """Keys that lose runs, or are removed."""
     gone: tuple[str, ...]
-    """Those of them that lose all runs and are deleted."""
+    """Those of them that are removed entirely."""
+    with_pins: bool = False
+    """Whether pins are removed along with their keys; otherwise a pinned key stays."""
 
 
-def plan_deletion(database: Path, selection: Any, keys: Sequence[str] = ()) -> Deletion:
-    """Say what a deletion would take out. Changes nothing."""
-    from tuner.store.queries import on_runs, read_snapshot
+def plan_deletion(
+    database: Path, selection: Selection = EVERYTHING, keys: Sequence[str] = ()
+) -> Deletion:
+    """Choose what a deletion would remove. Changes nothing.
 
-    meant, given = on_runs(selection, "run.finished_utc")
-    with read_snapshot(database) as rows:
-        runs = rows(
-            f"SELECT run_id, run.samples, digest, ({meant}) AS meant FROM tuning_key "
-            "LEFT JOIN run ON run.key_id = tuning_key.key_id",
-            given,
-        )
-        pinned = {row["key_digest"] for row in rows("SELECT key_digest FROM pin")}
-    going = [run for run in runs if run["meant"] and (run["digest"] in keys if keys else True)]
-    touched = {run["digest"] for run in going}
-    left = {run["digest"] for run in runs if run not in going}
+    Args:
+        database: The file.
+        selection: Which runs, by their keys and the times of their ends. Without a filter of
+            time, the keys are removed entirely, pins included.
+        keys: Digests; only these keys, if any are given.
+
+    Raises:
+        ArgumentError: if neither filters nor keys are given.
+    """
+    if not keys and selection == EVERYTHING:
+        raise ArgumentError("choose what to delete: give keys, or a filter")
+    table = schema.tuning_key
+    whole = selection.since is None and selection.until is None
+    chosen = run_conditions(selection, runs_table.c.finished_utc)
+    if keys:
+        chosen.append(table.c.digest.in_(keys))
+    columns = (runs_table.c.run_id, runs_table.c.samples, table.c.digest)
+    runs = sa.select(*columns).join(table).where(*chosen).order_by(runs_table.c.run_id)
+    with reading(database) as connection:
+        going = connection.execute(runs).all()
+        run_ids = {row.run_id for row in going}
+        touched = {row.digest for row in going}
+        if whole:
+            gone = set(connection.execute(sa.select(table.c.digest).where(*chosen)).scalars())
+        else:
+            left = connection.execute(sa.select(runs_table.c.run_id, table.c.digest).join(table))
+            kept = {row.digest for row in left if row.run_id not in run_ids}
+            gone = touched - kept - set(connection.execute(sa.select(pins.c.key_digest)).scalars())
     return Deletion(
-        run_ids=tuple(run["run_id"] for run in going if run["run_id"] is not None),
-        samples=sum(run["samples"] or 0 for run in going),
-        keys=tuple(sorted(touched)),
-        gone=tuple(sorted(touched - left - (pinned - set(keys)))),
+        run_ids=tuple(row.run_id for row in going),
+        samples=sum(row.samples for row in going),
+        keys=tuple(sorted(touched | gone)),
+        gone=tuple(sorted(gone)),
+        with_pins=whole,
     )
 
 
 def delete(database: Path, deletion: Deletion) -> int:
-    """Delete what was planned; the bytes given back."""
-    from tuner.store import maintenance
+    """Remove what was planned, recompute the verdicts of what is left, and free the space.
 
-    before = database.stat().st_size
-    maintenance.forget(database, deletion.gone)
-    pruning = maintenance.Pruning(
-        deletion.run_ids, deletion.samples, tuple(set(deletion.keys) - set(deletion.gone)), ()
+    A key that was measured since, or pinned unless pins are removed as well, is kept.
+
+    Returns:
+        The bytes given back to the disk.
+
+    Raises:
+        DatabaseError: if nothing was changed; or if only the space could not be given back.
+    """
+    upgrade(database)
+    unused = runs_table.c.key_id == keys.c.key_id, pins.c.key_digest == keys.c.digest
+    remove_run = sa.delete(runs_table).where(runs_table.c.run_id == sa.bindparam("number"))
+    remove_key = sa.delete(keys).where(
+        keys.c.digest == sa.bindparam("key"),
+        *(~sa.exists().where(used) for used in unused[: 1 if deletion.with_pins else 2]),
     )
-    maintenance.prune(database, pruning)
-    return before - database.stat().st_size
+    with writing(database) as connection:
+        if deletion.run_ids:
+            connection.execute(remove_run, [{"number": run_id} for run_id in deletion.run_ids])
+        for key in deletion.keys:
+            removed = key in deletion.gone and connection.execute(remove_key, {"key": key}).rowcount
+            if not removed:
+                judge_key(connection, key)
+        for table, column in ((schema.model, keys.c.model_id), (schema.device, keys.c.device_id)):
+            (number,) = table.primary_key
+            connection.execute(sa.delete(table).where(~sa.exists().where(column == number)))
+    try:
+        return vacuum(database)
+    except DatabaseError as error:
+        raise DatabaseError(
+            f"the runs are deleted, but their space is not freed: {error}; "
+            "the next `tuner delete` frees it"
+        ) from error

@@ -1,103 +1,67 @@
-"""What is SQLite's alone: file URIs, waiting, recovery, and what its error codes mean.
+"""Opens SQLite files, and explains in words what can be wrong with them.
 
-Kept apart so that the rest of the store holds for another database too. Standard library only:
-the hit path comes through here.
+Everything that holds for SQLite alone is here: file URIs, waiting, recovery, error codes.
+Standard library only, because a hit comes through here.
 """
 
 from __future__ import annotations
 
-import atexit
 import os
 import sqlite3
-import threading
+import stat
 from contextlib import closing
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+from tuner.errors import DatabaseError, OlderSchemaError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
     from os import PathLike
 
     Parameters = Sequence[object] | Mapping[str, object]
 
+REVISION = "0002"
+"""The schema this code reads and writes; the newest file in migrations/versions."""
 
-import stat
-from typing import TYPE_CHECKING
+OLDER_REVISIONS: tuple[str, ...] = ("0001",)
+"""Schemas that a write upgrades, oldest first."""
 
-from tuner.errors import ArgumentError, DatabaseError, OlderSchemaError, SchemaError
+FIRST_TABLES = frozenset(("model", "device", "tuning_key", "run", "sample", "verdict"))
+"""Tables that every revision has."""
 
-if TYPE_CHECKING:
-    from os import PathLike
+OUR_TABLES = FIRST_TABLES | {"validator", "pin", "lookup"}
 
 BUSY_SECONDS = 30.0
 """How long a statement waits for another process's transaction. Writers hold the database for
-milliseconds; half a minute outlasts a storm of them on a slow disk."""
+milliseconds; half a minute outlasts many of them on a slow disk."""
 
 READ_BUSY_SECONDS = 5.0
-"""The same for the look-up in front of a training job: a reader waits only while a commit is
-being written, and a job must not stand for long."""
+"""The same for a reader, who waits only while a commit is written and may hold up a job."""
 
 LEFT_BY_A_CRASH = ("SQLITE_READONLY_ROLLBACK", "SQLITE_READONLY_RECOVERY")
-"""A writer was killed half-way: its transaction has to be rolled back before anybody can read,
-and a connection that may only read cannot do that."""
+"""A writer was killed half-way: its transaction must be rolled back before anyone can read,
+which a read-only connection cannot do."""
 
+HEADER = b"SQLite format 3\0"
+"""The first bytes of every SQLite database."""
 
-class _AtWork:
-    """Around SQLite's work for a look-up, so that no fork falls into it.
+MAX_VALUE_BYTES = 1_000_000
+"""Longest text or blob that is read from an untrusted file."""
 
-    SQLite's own locks, that of its memory say, are the process's; one that a thread holds while
-    another forks is never let go of in the child, whose first statement would wait for ever.
-    """
-
-    LONGEST_WAIT_S = 1.0
-    """A look-up lasts microseconds, but for one that waits for a held file, or that the signal
-    interrupted whose handler forks."""
-
-    def __init__(self) -> None:
-        self.after_fork_in_child()
-
-    def __enter__(self) -> None:
-        with self._changed:
-            if self._forks:
-                self._changed.wait_for(lambda: not self._forks, self.LONGEST_WAIT_S)
-            self._at_work += 1
-
-    def __exit__(self, *_: object) -> None:
-        with self._changed:
-            self._at_work -= 1
-            if self._forks:
-                self._changed.notify_all()
-
-    def before_fork(self) -> None:
-        """Let nobody begin, and wait until nobody is at work."""
-        self._changed.acquire()
-        self._forks += 1
-        self._changed.wait_for(lambda: self._at_work <= 0, self.LONGEST_WAIT_S)
-
-    def after_fork_in_parent(self) -> None:
-        """Let the others go on."""
-        self._forks -= 1
-        self._changed.notify_all()
-        self._changed.release()
-
-    def after_fork_in_child(self) -> None:
-        """Begin anew: the other threads are not here."""
-        self._changed = threading.Condition()
-        self._at_work = self._forks = 0
-
-
-_at_work = _AtWork()
+LONGEST_NAME = 200
+"""Characters of an unusable path that an error repeats."""
 
 
 def query(
     database: str | PathLike[str], statement: str, parameters: Parameters = ()
 ) -> list[tuple[Any, ...]]:
-    """Read rows from an existing file: no file is made, none is changed.
+    """Read rows from an existing file. Creates and changes nothing.
 
-    The one exception is what SQLite itself does for every reader: after a crash it first rolls
-    the interrupted transaction back.
+    The one exception is SQLite's own recovery: after a crash every reader first rolls the
+    interrupted transaction back.
 
     Raises:
-        sqlite3.Error: if the file cannot be opened or read, or is no SQLite database.
+        sqlite3.Error: if the file cannot be opened or read, or is not a SQLite database.
     """
     try:
         try:
@@ -107,120 +71,31 @@ def query(
                 raise
             return _rows(database, "rw", statement, parameters)
     except UnicodeDecodeError as error:
-        raise scribbled(error) from error
-
-
-def scribbled(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
-    """Give what Python makes of a message that quotes a damaged schema, and is no text itself."""
-    damage = sqlite3.DatabaseError(error.object.decode(errors="replace"))
-    damage.sqlite_errorname = "SQLITE_CORRUPT"
-    return damage
+        raise unreadable_schema(error) from error
 
 
 def _rows(
     database: str | PathLike[str], mode: str, statement: str, parameters: Parameters
 ) -> list[tuple[Any, ...]]:
-    with _at_work, closing(_open(database, mode, READ_BUSY_SECONDS)) as connection:
+    with closing(_open(database, mode, READ_BUSY_SECONDS)) as connection:
         return connection.execute(statement, parameters).fetchall()
 
 
-class _KeptReader:
-    """The read-only connection of the last look-up, for the next one in this process.
+def unreadable_schema(error: UnicodeDecodeError) -> sqlite3.DatabaseError:
+    """Turn Python's failure to decode SQLite's message into SQLite's own error.
 
-    Two thirds of what a look-up costs are opening the file and reading its schema. Between
-    look-ups the connection holds no lock and keeps nobody from anything.
+    The message quotes a schema so damaged that it is not text.
     """
-
-    def __init__(self) -> None:
-        self._turn = threading.Lock()
-        self._file: tuple[str, int, int] | None = None
-        self._connection: sqlite3.Connection | None = None
-        self._of_parents: list[sqlite3.Connection | None] = []
-
-    def rows(
-        self, database: str | PathLike[str], statement: str, parameters: Parameters
-    ) -> list[tuple[Any, ...]]:
-        """Read rows as `query` does; the path may name another file than the last time.
-
-        Nobody waits here for another thread, which may itself be waiting for a held file, nor a
-        signal's handler for the look-up that it interrupted: they open the file for themselves.
-        """
-        turn = self._turn
-        if not turn.acquire(blocking=False):
-            return query(database, statement, parameters)
-        try:
-            stat = os.stat(database)
-            file = (os.path.abspath(os.fspath(database)), stat.st_dev, stat.st_ino)
-            with _at_work:
-                return self._connection_to(database, file).execute(statement, parameters).fetchall()
-        except BaseException:
-            self._close()
-            raise
-        finally:
-            turn.release()
-
-    def _connection_to(
-        self, database: str | PathLike[str], file: tuple[str, int, int]
-    ) -> sqlite3.Connection:
-        if self._connection is None or file != self._file:
-            self._close()
-            self._connection = _open(database, "ro", READ_BUSY_SECONDS, any_thread=True)
-            self._file = file
-        return self._connection
-
-    def close(self) -> None:
-        """Let go of the file."""
-        with self._turn:
-            self._close()
-
-    def _close(self) -> None:
-        kept, self._connection = self._connection, None
-        if kept is not None:
-            kept.close()
-
-    def leave_to_parent(self) -> None:
-        """In a forked child: a connection must not cross a fork, not even to be closed."""
-        self._turn = threading.Lock()  # a thread that is not here any more may have held it
-        self._of_parents.append(self._connection)
-        self._connection = None
-
-
-_kept_reader = _KeptReader()
-CAN_FORK = hasattr(os, "register_at_fork")
-if CAN_FORK:
-    os.register_at_fork(
-        before=_at_work.before_fork,
-        after_in_parent=_at_work.after_fork_in_parent,
-        after_in_child=_at_work.after_fork_in_child,
-    )
-    os.register_at_fork(after_in_child=_kept_reader.leave_to_parent)
-    atexit.register(_kept_reader.close)
-
-
-def query_again(
-    database: str | PathLike[str], statement: str, parameters: Parameters = ()
-) -> list[tuple[Any, ...]]:
-    """Read rows like `query`, for what a process asks again and again.
-
-    Keeps the file open for the next time; not on Windows, where nobody could move it then.
-
-    Raises:
-        sqlite3.Error: as `query`.
-    """
-    if CAN_FORK:
-        try:
-            return _kept_reader.rows(database, statement, parameters)
-        except (OSError, sqlite3.Error, UnicodeDecodeError) as error:
-            if error_name(error).startswith("SQLITE_BUSY"):
-                raise  # it has waited long enough; else a new connection does, or says why not
-    return query(database, statement, parameters)
+    damage = sqlite3.DatabaseError(error.object.decode(errors="replace"))
+    damage.sqlite_errorname = "SQLITE_CORRUPT"
+    return damage
 
 
 def open_for_reading(database: str | PathLike[str]) -> sqlite3.Connection:
     """Open an existing file for reading, after a crash like `query`.
 
     Raises:
-        sqlite3.Error: if it cannot be opened or is no SQLite database.
+        sqlite3.Error: if it cannot be opened or is not a SQLite database.
     """
     query(database, "SELECT count(*) FROM sqlite_master")
     return _open(database, "ro", READ_BUSY_SECONDS)
@@ -229,112 +104,63 @@ def open_for_reading(database: str | PathLike[str]) -> sqlite3.Connection:
 def open_for_writing(
     database: str | PathLike[str], busy_seconds: float = BUSY_SECONDS
 ) -> sqlite3.Connection:
-    """Open a file for reading and writing; it is made if it is missing.
+    """Open a file for reading and writing; a missing one is created.
 
-    Journal mode: the rollback journal, SQLite's default, always. WAL would commit faster, but
-    one tuning is one commit; a WAL file cannot be read in a folder where nothing may be
-    written, leaves files beside it, is unsafe on network file systems, and loses committed
-    pages in SQLite 3.7.0 to 3.51.2 (the WAL-reset bug, fixed in 3.51.3).
+    The journal mode is always SQLite's default, the rollback journal. WAL would commit faster,
+    but one tuning is one commit; a WAL file cannot be read in a read-only folder, is unsafe on
+    network file systems, and loses committed pages in SQLite 3.7.0 to 3.51.2 (the WAL-reset
+    bug, fixed in 3.51.3).
     """
     connection = _open(database, "rwc", busy_seconds)
     connection.execute("PRAGMA foreign_keys = ON")
     return connection
 
 
-def _open(
-    database: str | PathLike[str], mode: str, busy_seconds: float, *, any_thread: bool = False
-) -> sqlite3.Connection:
-    connection = sqlite3.connect(
-        f"{file_uri(database)}?mode={mode}",
-        uri=True,
-        timeout=busy_seconds,
-        isolation_level=None,
-        check_same_thread=not any_thread,
-    )
-    connection.text_factory = _text
-    return connection
-
-
-LONGEST_VALUE = 1_000_000
-"""Bytes of a text or a blob that is read from a file of somebody else's."""
-MOST_MEMORY = 256_000_000
-"""Bytes that SQLite may take in a process that opened such a file."""
-
-
 def open_untrusted(database: str | PathLike[str], mode: str = "ro") -> sqlite3.Connection:
-    """Open a file of unknown origin: nothing that its schema holds is executed for us.
+    """Open a file of unknown origin, read-only: nothing in its schema is executed.
 
-    A value above a bound is an error, and so is memory above one, which SQLite then keeps to for
-    the rest of the process. A text that is no UTF-8 comes with surrogates in it.
+    A value longer than MAX_VALUE_BYTES is an error. Invalid UTF-8 is read with surrogates.
 
     Raises:
         sqlite3.Error: if it cannot be opened.
     """
     connection = _open(database, mode, READ_BUSY_SECONDS)
-    for pragma in (
-        f"hard_heap_limit = {MOST_MEMORY}",
-        "trusted_schema = OFF",
-        "cache_size = -8192",  # in KiB; else the file's own word on it counts
-        "cell_size_check = ON",
-        "mmap_size = 0",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
-    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, LONGEST_VALUE)
+    connection.execute("PRAGMA trusted_schema = OFF")
+    connection.execute("PRAGMA cell_size_check = ON")
+    connection.setlimit(sqlite3.SQLITE_LIMIT_LENGTH, MAX_VALUE_BYTES)
     connection.text_factory = lambda raw: raw.decode(errors="surrogateescape")
     return connection
 
 
+def _open(database: str | PathLike[str], mode: str, busy_seconds: float) -> sqlite3.Connection:
+    connection = sqlite3.connect(
+        f"{file_uri(database)}?mode={mode}", uri=True, timeout=busy_seconds, isolation_level=None
+    )
+    # STRICT takes any bytes as text, and one bad row must not hide the others.
+    connection.text_factory = lambda raw: raw.decode(errors="replace")
+    return connection
+
+
 def file_uri(file: str | PathLike[str]) -> str:
-    """Name a file as a URI, whatever characters, or bytes that are none, its path has."""
+    """Name a file as a URI, whatever bytes its path has."""
     path = os.path.abspath(os.fspath(file))
-    for mark in "%?#":  # what means something in a URI; urllib's quote takes 6 ms to import
+    for mark in "%?#":  # what has a meaning in a URI; urllib's quote takes 6 ms to import
         path = path.replace(mark, f"%{ord(mark):02x}")
     if not path.isascii():
         path = "".join(chr(b) if b < 128 else f"%{b:02x}" for b in os.fsencode(path))
     return f"file:{path}"
 
 
-def _text(raw: bytes) -> str:
-    """Read a text that may not be one: STRICT takes any bytes, and one bad row is not all."""
-    return raw.decode(errors="replace")
-
-
 def error_name(error: BaseException) -> str:
-    """Name a database error by SQLite's code, "SQLITE_BUSY" say: texts change, codes do not."""
+    """Name a database error by SQLite's code, such as "SQLITE_BUSY": texts change, codes do not."""
     return getattr(error, "sqlite_errorname", type(error).__name__)
-
-
-def open_damaged(database: str | PathLike[str]) -> sqlite3.Connection:
-    """Open a file that may be damaged, for reading whatever it still gives, rows by name.
-
-    Raises:
-        sqlite3.Error: if SQLite cannot open it at all.
-    """
-    connection = open_for_reading(database)
-    connection.row_factory = sqlite3.Row
-    return connection
-
-
-REVISION = "0002"
-"""The schema this code reads and writes; the newest file in migrations/versions."""
-
-OLDER_REVISIONS: tuple[str, ...] = ("0001",)
-"""Schemas that a write upgrades, oldest first."""
-
-FIRST_TABLES = frozenset(("model", "device", "tuning_key", "run", "sample", "verdict"))
-"""What every revision has."""
-
-OUR_TABLES = FIRST_TABLES | {"validator", "pin", "lookup"}
-
-LONGEST_NAME = 200
-"""Characters of an unusable path that an error repeats."""
 
 
 def exists(database: str | PathLike[str]) -> bool:
     """Tell whether there is a file.
 
     Raises:
-        DatabaseError: if nobody can tell, or it is no file: a folder, a pipe, a device.
+        DatabaseError: if the path cannot be examined or names a folder, a pipe or a device.
     """
     try:
         mode = os.stat(database).st_mode
@@ -354,17 +180,29 @@ def exists(database: str | PathLike[str]) -> bool:
 
 
 def is_empty(database: str | PathLike[str]) -> bool:
-    """Tell whether a file holds no table at all: one that somebody is about to fill."""
+    """Tell whether a file has no tables, as one that another process is about to fill."""
     try:
         return bool(query(database, "SELECT count(*) FROM sqlite_master")[0][0] == 0)
     except sqlite3.Error:
         return False
 
 
+def is_ours(database: str | PathLike[str]) -> bool:
+    """Tell whether a tuner made a file: it has most of our tables, whatever is missing.
+
+    Other programs use alembic too, number their revisions alike, and have a table `device`.
+
+    Raises:
+        sqlite3.Error: if the file cannot be read.
+    """
+    rows = query(database, "SELECT name FROM sqlite_master WHERE type = 'table'")
+    return len({name for (name,) in rows} & FIRST_TABLES) > len(FIRST_TABLES) / 2
+
+
 def file_revision(database: str | PathLike[str]) -> str | None:
     """Read which schema a file has; None if it does not say."""
     try:
-        rows = query_again(database, "SELECT version_num FROM alembic_version")
+        rows = query(database, "SELECT version_num FROM alembic_version")
     except sqlite3.Error:
         return None
     return str(rows[0][0]) if rows else None
@@ -373,20 +211,38 @@ def file_revision(database: str | PathLike[str]) -> str | None:
 def explained(
     database: str | PathLike[str], error: BaseException, deed: str = "read"
 ) -> DatabaseError:
-    """Turn what SQLite raised into what is wrong, and what helps."""
+    """Turn an error of SQLite's into one that says what is wrong and what to do next."""
     name = error_name(error)
-    if name == "SQLITE_NOTADB":
-        return damaged(database, "it is not a SQLite database")
-    if name.startswith("SQLITE_CORRUPT"):
+    if name == "SQLITE_NOTADB" and not has_header(database):
+        return DatabaseError(
+            f"{database} is not a SQLite database: check the path, or name another with "
+            "TUNER_DATABASE (this file is unchanged)"
+        )
+    if is_damage(error) and name != "SQLITE_ERROR":
         return damaged(database, f"it is damaged ({error})")
     if name == "SQLITE_ERROR":
         return _wrong_tables(database, error)
-    advice = "nothing was changed; `tuner doctor` says what stands in the way"
+    advice = "nothing was changed; `tuner doctor` looks for the cause"
     if name.startswith("SQLITE_BUSY"):
         advice = "another process holds it; nothing was changed"
     return DatabaseError(
         f"cannot {deed} the tuning database {database}: {error} ({name}); {advice}"
     )
+
+
+def is_damage(error: BaseException) -> bool:
+    """Tell whether SQLite rejected a file's content, rather than failed to reach it."""
+    name = error_name(error)
+    return name in ("SQLITE_NOTADB", "SQLITE_ERROR") or name.startswith("SQLITE_CORRUPT")
+
+
+def has_header(database: str | PathLike[str]) -> bool:
+    """Read a file's first bytes: only after SQLite refused it, so no lock of ours can be lost."""
+    try:
+        with open(database, "rb") as file:
+            return file.read(len(HEADER)) == HEADER
+    except OSError:
+        return True
 
 
 def _wrong_tables(database: str | PathLike[str], error: BaseException) -> DatabaseError:
@@ -398,28 +254,16 @@ def _wrong_tables(database: str | PathLike[str], error: BaseException) -> Databa
     return damaged(database, f"it is incomplete ({error})")
 
 
-def is_ours(database: str | PathLike[str]) -> bool:
-    """Tell whether a file was made by a tuner: it has most of our tables, whatever is missing.
-
-    Others use alembic too, count their revisions alike, and have a table called `device`.
-
-    Raises:
-        sqlite3.Error: if nobody can tell.
-    """
-    rows = query(database, "SELECT name FROM sqlite_master WHERE type = 'table'")
-    return len({name for (name,) in rows} & FIRST_TABLES) > len(FIRST_TABLES) / 2
-
-
 def damaged(database: str | PathLike[str], what: str) -> DatabaseError:
     """Word the error for a file whose content cannot be used."""
     return DatabaseError(
-        f"cannot use the tuning database {database}: {what}; it is left as it is: "
-        "`tuner db check` looks closer, `tuner db repair` moves it aside and keeps what it can"
+        f"cannot use the tuning database {database}: {what}; it is unchanged: "
+        "`tuner db check` examines it, `tuner db repair` moves it aside and keeps what it can"
     )
 
 
 def something_else(database: str | PathLike[str]) -> DatabaseError:
-    """Word the error for a database that is not ours."""
+    """Word the error for another program's database."""
     return DatabaseError(
         f"{database} is a database of something else: name another file with TUNER_DATABASE "
         "(this one is unchanged)"
@@ -435,7 +279,7 @@ def other_revision(database: str | PathLike[str], revision: str | None) -> Schem
         )
     if revision is None:
         return SchemaError(
-            f"{database} does not say which schema it has; it is left as it is: "
+            f"{database} does not say which schema it has; it is unchanged: "
             "`tuner db repair` moves it aside and keeps what it can"
         )
     return SchemaError(
