@@ -1,4 +1,4 @@
-"""`tuner export` and `tuner import`: what is stored as a file, and files of others taken in."""
+"""Commands that exchange runs with other machines: `tuner export` and `tuner import`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tuner.paths import cache_path
 
 if TYPE_CHECKING:
     from tuner.exchange.export import Format, What
-    from tuner.exchange.intake import Imported
+    from tuner.exchange.importing import Imported
 
 SUFFIXES: dict[str, Format] = {
     "": "csv",
@@ -48,16 +48,18 @@ TOLD = 20
     type=click.Choice(["samples", "runs", "verdicts"]),
     default="samples",
     show_default=True,
-    help="A row is one of these; only samples can be imported again.",
+    help="What a row is; only samples can be imported.",
 )
 @click.option(
     "--format",
     "form",
-    type=click.Choice(["csv", "jsonl", "parquet", "sqlite", "t4"]),
+    type=click.Choice(["csv", "jsonl", "parquet", "sqlite"]),
     show_default="by FILE's suffix, csv without one",
-    help="How it is written; t4 is the open auto-tuning results schema.",
+    help="The format of FILE; imports read jsonl and sqlite.",
 )
-@click.option("-o", "--output", metavar="FILE|-", default="-", help="Where to; - is stdout.")
+@click.option(
+    "-o", "--output", metavar="FILE|-", default="-", help="The file to write; - is stdout."
+)
 @click.option("--anonymous", is_flag=True, help="Leave out host and file names, and free texts.")
 @filter_options
 @database_option
@@ -69,9 +71,9 @@ def export(
     database: str | None,
     **filters: Any,
 ) -> None:
-    """Write what is stored to FILE, each row with all facts of its key.
+    """Export samples, runs or verdicts to a file.
 
-    FILE is written whole or not at all. docs/files.md says what stands in it.
+    FILE appears whole or not at all. docs/files.md lists its columns.
 
     \b
     Example:
@@ -83,11 +85,9 @@ def export(
     form = form or SUFFIXES.get(suffix)
     if form is None:
         known = ", ".join(filter(None, SUFFIXES))
-        raise click.UsageError(
-            f"the suffix {suffix} does not say how to write it: it is none of {known}; say --format"
-        )
-    if form in ("sqlite", "t4") and what != "samples":
-        raise click.UsageError(f"--format {form} holds samples: leave --what {what} out")
+        raise click.UsageError(f"unknown suffix {suffix}: use {known}, or give --format")
+    if form == "sqlite" and what != "samples":
+        raise click.UsageError(f"--format sqlite holds samples: leave out --what {what}")
     if output == "-" and sys.stdout is None:
         raise click.ClickException("stdout is closed: name a file with -o FILE")
     if output == "-" and (form == "sqlite" or (form == "parquet" and sys.stdout.isatty())):
@@ -130,9 +130,9 @@ def export(
 @click.argument(
     "files", metavar="FILE...", nargs=-1, required=True, type=click.Path(path_type=Path)
 )
-@click.option("--strict", is_flag=True, help="Take in nothing if anything is rejected.")
-@click.option("--dry-run", is_flag=True, help="Say what would happen; change nothing.")
-@click.option("--json", "as_json", is_flag=True, help="Print JSON: what came of each file.")
+@click.option("--strict", is_flag=True, help="Import nothing if anything is rejected.")
+@click.option("--dry-run", is_flag=True, help="Show what would be imported; change nothing.")
+@click.option("--json", "as_json", is_flag=True, help="Print the result for each file as JSON.")
 @database_option
 @click.pass_context
 def import_(
@@ -143,16 +143,16 @@ def import_(
     as_json: bool,
     database: str | None,
 ) -> None:
-    """Take in runs from FILE: an export, the database of another machine, or a JSON cache.
+    """Import runs from other databases, JSON lines or JSON caches.
 
-    What is there already stays as it is, what is wrong is rejected row by row, and the verdicts
-    of the keys that got runs are made anew. Exits with 3 if anything was rejected.
+    Existing runs are kept, wrong rows are rejected, and the verdicts of keys with new runs are
+    recomputed. Exits with 3 if anything was rejected.
 
     \b
     Example:
       tuner import node7.jsonl /mnt/node8/tuning.db
     """
-    from tuner.exchange.intake import import_files
+    from tuner.exchange.importing import import_files
 
     with tidy_end(), amount_progress("importing") as progress:
         done, found = import_files(
@@ -183,7 +183,7 @@ def _as_json(file: Imported) -> dict[str, Any]:
 
 
 def _is_unread(file: Imported) -> bool:
-    """Tell whether nothing at all could be read of a file."""
+    """Return whether nothing could be read from a file."""
     return file.error is not None and not (file.new_runs or file.known_runs or file.rejected)
 
 
@@ -209,10 +209,10 @@ def _print_files(found: list[Imported]) -> None:
 
 
 def _tell(file: Imported) -> None:
-    """Say on stderr what of a file was not taken in."""
+    """Report on stderr what was not imported."""
     for place, reason in file.rejections[:TOLD]:
         click.echo(printable(f"{file.file}:{place}: {' '.join(reason.split())}"), err=True)
     if file.rejected > TOLD:
-        click.echo(f"{file.file}: {file.rejected - TOLD:,} more, --json tells of some", err=True)
+        click.echo(f"{file.file}: {file.rejected - TOLD:,} more; --json lists some", err=True)
     if file.error:
         click.echo(f"tuner: {printable(' '.join(file.error.split()))}", err=True)

@@ -1,5 +1,1 @@
-"""Export and import: what is stored, as files for other programs, other machines, other tuners.
-
-A file from elsewhere is hostile until each of its rows is checked; docs/files.md says what
-stands in one.
-"""
+"""Exchanges runs with other machines and tools: exports, imports, and the rows that both share."""

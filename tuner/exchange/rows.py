@@ -1,347 +1,312 @@
-"""The row parser: what a file says of a run, in; a run that can be stored, or a reason, out. Pure.
-
-Nothing is guessed and nothing mended: a value is of its column's type and within its range, or
-the row is rejected. A key is made anew from its facts and has to come out as it is given.
-"""
+"""Describes the rows of exports: their columns, how they are read, and what an import accepts."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
-from itertools import pairwise
-from operator import itemgetter
-from typing import Any
+from typing import Annotated, Any, Literal, NamedTuple
 
-from tuner.errors import ArgumentError
-from tuner.records import LARGEST_INTEGER
-from tuner.store.exporting import KEY_COLUMNS, RUN_COLUMNS, SAMPLE_COLUMNS, Column
-from tuner.store.importing import MOST_SAMPLES, IncomingRun
-from tuner.store.runs import SampleRow, check_digest, utc_text
-from tuner.store.schema import (
-    DEVICE_FIELDS,
-    LARGEST_NUMBER,
-    LONGEST_TEXT,
-    MODEL_FIELDS,
-    RUN_PARAMETERS,
-    storable_text,
-)
-from tuner.workload import (
-    Facts,
-    Workload,
-    canonical_json,
-    device_digest,
-    key_of,
-    model_digest,
-)
+import msgspec
+import sqlalchemy as sa
 
-FORMAT = "tuner.samples.1"
-"""What the first column of each row says. It changes when a file of before is read differently."""
-RUNS_FORMAT = "tuner.runs.1"
-VERDICTS_FORMAT = "tuner.verdicts.1"
+from tuner.records import LARGEST_INTEGER, State, Trigger
+from tuner.store import schema
+from tuner.store.runs import SampleRow, utc_text
+from tuner.store.schema import LARGEST_NUMBER, LONGEST_TEXT, RUN_PARAMETERS, storable_text
+from tuner.workload import Workload, canonical_json, device_digest, key_of, model_digest
 
-FACTS = {"format": Column(str, ""), **KEY_COLUMNS, **RUN_COLUMNS}
-"""The columns that all rows of a run share."""
-COLUMNS = {**FACTS, **SAMPLE_COLUMNS}
-REQUIRED = ("format", "tuning_key", "run_uid", "state", "samples", "finished_utc", *SAMPLE_COLUMNS)
-
-NO_SAMPLES = "it has no samples, and a verdict is made of nothing else: export samples"
-
-STATES = ("complete", "cut short", "failed", "imported")
-OCCASIONS = ("new", "near", "adopted", "outdated", "resumed", "forced", "verify", "stated")
-LONGEST_NAME = 1000
-"""Characters of a key or of a run's name."""
-SHOWN = 60
-"""Characters of a wrong value that its reason repeats."""
-MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z", re.ASCII)
-
-LOWEST = {
-    "seed": -LARGEST_INTEGER - 1,
-    **dict.fromkeys(("num_envs", "nthread", "bench_nsteps", "chosen_chunk_size"), 1),
-    **dict.fromkeys(("chunk_size", "nanoseconds", "steps"), 1),
+FORMATS = {
+    "samples": "tuner.samples.1",
+    "runs": "tuner.runs.1",
+    "verdicts": "tuner.verdicts.1",
 }
-"""Of whole numbers; 0 for the others."""
+"""The first column of every row. The number changes when older files would be misread."""
+
+PRIVATE = (
+    "hostname",
+    "pid",
+    "model_file",
+    "origin",
+    "imported_utc",
+    "message",
+    "run_other_facts",
+    "pinned_because",
+)
+"""Left out of anonymous exports: host and file names, and free texts that may contain them."""
+
+BOOLEANS = {"has_choice", "warm_up", "decided"}
+"""Stored as 0 and 1, like the facts of a key that are declared as bool."""
+WITHOUT_TYPE = {
+    int: "samples seed pid chosen_chunk_size sample_order round chunk_size nanoseconds steps runs "
+    "imported_runs",
+    float: "time_budget_seconds pool_seconds load_average gain gain_low gain_high expected_loss "
+    "between_runs",
+}
+"""Types of columns whose table declares none."""
 
 
-class RowError(Exception):
-    """Why a row is rejected."""
+class Column(NamedTuple):
+    """One column of an export."""
+
+    kind: type
+    source: sa.ColumnElement[Any]
 
 
-def shown(value: Any) -> str:
-    """Repeat a value that may be a billion characters long, or print as anything at all."""
-    if isinstance(value, (str, bytes)):
-        text = repr(value[:SHOWN])
-        return text if len(value) <= SHOWN else f"{text}..."
-    if isinstance(value, int) and value.bit_length() > 200:
-        return "a number of hundreds of digits"
-    if isinstance(value, (list, dict)):
-        return f"a {type(value).__name__} of {len(value)}"
-    return repr(value)[:SHOWN]
+def _kind(column: sa.ColumnElement[Any], name: str) -> type:
+    if name in BOOLEANS:
+        return bool
+    if not isinstance(column.type, sa.types.NullType):
+        return column.type.python_type
+    return next((kind for kind, names in WITHOUT_TYPE.items() if name in names.split()), str)
 
 
-def check_names(names: Iterable[Any]) -> None:
-    """Check the names of a file's columns.
-
-    Raises:
-        RowError: if one is unknown, missing, or there twice.
-    """
-    names = list(names)
-    if "samples" in names and not {"sample_order", "nanoseconds"} & set(names):
-        raise RowError(NO_SAMPLES)
-    seen: set[str] = set()
-    for name in names:
-        if name not in COLUMNS:
-            raise RowError(
-                f"column {shown(name)} is unknown: a newer tuner may know it; else take it out"
-            )
-        if name in seen:
-            raise RowError(f"column {name} is there twice")
-        seen.add(name)
-    missing = [name for name in REQUIRED if name not in seen]
-    if missing:
-        raise RowError(f"column {missing[0]} is missing")
+def _columns(table: sa.FromClause, *without: str, **renamed: str) -> dict[str, Column]:
+    return {
+        renamed.get(column.name, column.name): Column(_kind(column, column.name), column)
+        for column in table.columns
+        if column.name not in without
+    }
 
 
-def check_format(value: Any) -> None:
-    """Check what a row says it is.
-
-    Raises:
-        RowError: if it is not a row of samples of this version.
-    """
-    if value == FORMAT:
-        return
-    if value in (RUNS_FORMAT, VERDICTS_FORMAT):
-        raise RowError(NO_SAMPLES)
-    raise RowError(f"format is {shown(value)}, this tuner reads {FORMAT!r}")
+def _facts(table: sa.FromClause, fields: Mapping[str, Any]) -> dict[str, Column]:
+    return {name: Column(field.kind, table.c[name]) for name, field in fields.items()}
 
 
-def sample_of(values: Mapping[str, Any]) -> SampleRow | None:
-    """Check the columns of one sample; None for the row of a run that has none.
+MODEL, DEVICE, KEY = schema.model, schema.device, schema.tuning_key
+KEY_COLUMNS = {
+    "tuning_key": Column(str, KEY.c.digest),
+    **_facts(KEY, schema.RUN_PARAMETERS),
+    "model_digest": Column(str, MODEL.c.digest),
+    **_facts(MODEL, schema.MODEL_FIELDS),
+    "model_other_facts": Column(str, MODEL.c.other_facts),
+    "device_digest": Column(str, DEVICE.c.digest),
+    **_facts(DEVICE, schema.DEVICE_FIELDS),
+    "device_other_facts": Column(str, DEVICE.c.other_facts),
+}
+"""A key with its facts; NULL where they are unknown."""
+RUN_COLUMNS = _columns(schema.run, "run_id", "key_id", uid="run_uid", other_facts="run_other_facts")
+SAMPLE_COLUMNS = _columns(schema.sample, "run_id")
+VERDICT_COLUMNS = {
+    **_columns(schema.verdict, "key_digest", "latest_run_id"),
+    "pinned": Column(bool, schema.pin.c.key_digest.is_not(None)),
+    "pinned_chunk_size": Column(int, schema.pin.c.chunk_size),
+    "pinned_because": Column(str, schema.pin.c.reason),
+    "latest_run_uid": Column(str, schema.run.c.uid),
+    "model_file": Column(str, schema.run.c.model_file),
+    "hostname": Column(str, schema.run.c.hostname),
+}
+ROW_COLUMNS = {
+    "samples": {**KEY_COLUMNS, **RUN_COLUMNS, **SAMPLE_COLUMNS},
+    "runs": {**KEY_COLUMNS, **RUN_COLUMNS},
+    "verdicts": {**KEY_COLUMNS, **VERDICT_COLUMNS},
+}
+"""Columns of each kind of row, after `format`."""
 
-    Raises:
-        RowError: if they are not a sample.
-    """
-    if all(values.get(name) is None for name in SAMPLE_COLUMNS):
-        return None
-    found = {name: _value(name, column, values) for name, column in SAMPLE_COLUMNS.items()}
-    for name, value in found.items():
-        if value is None and name != "chunk_size":
-            raise RowError(f"{name} is missing")
-    return (
-        found["sample_order"],
-        found["round"],
-        found["chunk_size"],
-        found["nanoseconds"],
-        int(found["warm_up"]),
-        found["steps"],
+
+def _with_facts(source: sa.FromClause) -> sa.FromClause:
+    return source.outerjoin(MODEL, MODEL.c.model_id == KEY.c.model_id).outerjoin(
+        DEVICE, DEVICE.c.device_id == KEY.c.device_id
     )
 
 
-def samples_claimed(facts: Mapping[str, Any]) -> int:
-    """Read how many samples a row says its run has.
+def _labelled(columns: Mapping[str, Column]) -> list[sa.Label[Any]]:
+    return [column.source.label(name) for name, column in columns.items()]
+
+
+RUNS = _with_facts(schema.run.outerjoin(KEY, KEY.c.key_id == schema.run.c.key_id))
+SELECT_RUNS = sa.select(
+    schema.run.c.run_id.label("run_id"), *_labelled(ROW_COLUMNS["runs"])
+).select_from(RUNS)
+SELECT_RUN = SELECT_RUNS.where(schema.run.c.run_id == sa.bindparam("run_id"))
+SELECT_VERDICTS = (
+    sa.select(*_labelled(ROW_COLUMNS["verdicts"]))
+    .select_from(
+        _with_facts(KEY)
+        .outerjoin(schema.verdict, schema.verdict.c.key_digest == KEY.c.digest)
+        .outerjoin(schema.run, schema.run.c.run_id == schema.verdict.c.latest_run_id)
+        .outerjoin(schema.pin, schema.pin.c.key_digest == KEY.c.digest)
+    )
+    .where(schema.verdict.c.stack.is_not(None) | schema.pin.c.reason.is_not(None))
+    .order_by(KEY.c.digest, schema.verdict.c.stack)
+)
+SELECT_SAMPLES = (
+    sa.select(*(column.source for column in SAMPLE_COLUMNS.values()))
+    .where(schema.sample.c.run_id == sa.bindparam("run_id"))
+    .order_by(schema.sample.c.sample_order)
+)
+
+
+def read_samples(
+    connection: sa.Connection, run_id: int, limit: int | None = None
+) -> list[SampleRow]:
+    """Read a run's samples in order, at most `limit`."""
+    rows = connection.execute(SELECT_SAMPLES.limit(limit), {"run_id": run_id})
+    return [tuple(row) for row in rows]
+
+
+def named(columns: Mapping[str, Column], row: Mapping[Any, Any]) -> dict[str, Any]:
+    """Name a row's values, with 0 and 1 as truth values where the column is one."""
+    return {
+        name: bool(row[name]) if column.kind is bool and row[name] in (0, 1) else row[name]
+        for name, column in columns.items()
+    }
+
+
+MAX_SAMPLES = 200_000
+"""Samples of a run, and of a key: they are in memory while its verdict is made."""
+MOMENT = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(\.\d{1,6})?Z", re.ASCII)
+
+
+class IncomingRun(NamedTuple):
+    """A run to import, checked as far as that is possible without a database."""
+
+    key: str
+    """A CacheKey where the key's facts are known."""
+    run: dict[str, Any]
+    """The values of its row, without the numbers that a database assigns."""
+    samples: list[SampleRow]
+    place: int
+    """Its line in the file, or its number in a database."""
+
+
+def _bounds(name: str, kind: type) -> Any:
+    """Give the type that a column's value must have, with its range."""
+    if name == "state":
+        return State
+    if name == "occasion":
+        return Trigger
+    if kind is float:
+        return Annotated[float, msgspec.Meta(ge=0, le=LARGEST_NUMBER)]
+    if kind is str:
+        longest = 1000 if name in ("tuning_key", "run_uid", "near_key") else LONGEST_TEXT
+        shortest = 1 if name in ("tuning_key", "run_uid") else 0
+        return Annotated[str, msgspec.Meta(min_length=shortest, max_length=longest)]
+    if kind is int:
+        positive = name in ("num_envs", "nthread", "bench_nsteps", "chosen_chunk_size")
+        lowest = -LARGEST_INTEGER - 1 if name == "seed" else int(positive)
+        return Annotated[int, msgspec.Meta(ge=lowest, le=LARGEST_INTEGER)]
+    return kind
+
+
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_INTEGER)]
+Positive = Annotated[int, msgspec.Meta(ge=1, le=LARGEST_INTEGER)]
+Flag = Annotated[int, msgspec.Meta(ge=0, le=1)]
+Timings = Annotated[
+    list[tuple[Count, Count, Positive | None, Positive, Flag, Positive]],
+    msgspec.Meta(max_length=MAX_SAMPLES),
+]
+REQUIRED = ("tuning_key", "run_uid", "state", "samples", "finished_utc")
+_FIELDS = {name: _bounds(name, column.kind) for name, column in ROW_COLUMNS["runs"].items()}
+RunLine = msgspec.defstruct(
+    "RunLine",
+    [
+        ("format", Literal[FORMATS["samples"]]),
+        ("timings", Timings),
+        *((name, _FIELDS[name]) for name in REQUIRED),
+        *((name, kind | None, None) for name, kind in _FIELDS.items() if name not in REQUIRED),
+    ],
+    forbid_unknown_fields=True,
+)
+"""A line of JSON: a run with its samples and the facts of its key. A missing column is unknown."""
+
+
+def check_run(values: dict[str, Any], place: int) -> IncomingRun:
+    """Check what the types of the columns cannot say.
 
     Raises:
-        RowError: if that is no number, or more than can be taken in.
+        ValueError: if it is not a run that can be stored.
     """
-    claimed = _value("samples", COLUMNS["samples"], facts)
-    if claimed is None:
-        raise RowError("samples is missing")
-    if claimed > MOST_SAMPLES:
-        raise RowError(f"samples is {claimed}, more than {MOST_SAMPLES} of a run are not taken in")
-    return int(claimed)
-
-
-def check_facts(facts: Mapping[str, Any]) -> dict[str, Any]:
-    """Check what the rows of a run share, value by value; all of them by name.
-
-    Raises:
-        RowError: if one is not of its column's type and within its range.
-    """
-    return {name: _value(name, column, facts) for name, column in FACTS.items() if name != "format"}
-
-
-def arrival_of(facts: Mapping[str, Any], samples: list[SampleRow], place: int) -> IncomingRun:
-    """Check all that the rows of a run say of it.
-
-    Args:
-        facts: The columns that they share, by name; a missing one is unknown.
-        samples: What `sample_of` made of each; the run's number of them.
-        place: Where in the file it begins.
-
-    Raises:
-        RowError: if it is not a run that could be stored.
-    """
-    check_format(facts.get("format"))
-    values = check_facts(facts)
-    key = _key(values)
-    _check_run(values)
-    samples = sorted(samples, key=itemgetter(0))
+    for name, value in values.items():
+        if isinstance(value, str) and storable_text(value) != value:
+            raise ValueError(f"{name} has characters that a database cannot store")
+    samples: list[SampleRow] = sorted(values["timings"], key=lambda sample: sample[0])
     _check_samples(values, samples)
     run = {name: values[name] for name in RUN_COLUMNS if name not in ("run_uid", "run_other_facts")}
     run["uid"] = values["run_uid"]
-    run["other_facts"] = _canonical("run_other_facts", values["run_other_facts"])
+    facts = values["run_other_facts"]
+    run["other_facts"] = (
+        None
+        if facts is None
+        else canonical_json(_decoded("run_other_facts", facts, dict[str, Any]))
+    )
     if run["has_choice"] is not None:
         run["has_choice"] = int(run["has_choice"])
     for name in ("started_utc", "finished_utc", "imported_utc"):
         run[name] = _moment(name, run[name])
-    run["failed_chunk_sizes"] = _chunk_sizes(run["failed_chunk_sizes"])
-    return IncomingRun(key, run, samples, place)
+    if run["failed_chunk_sizes"] is not None:
+        sizes = _decoded("failed_chunk_sizes", run["failed_chunk_sizes"], list[Positive | None])
+        run["failed_chunk_sizes"] = json.dumps(sizes)
+    return IncomingRun(_key(values), run, samples, place)
 
 
-def _value(name: str, column: Column, values: Mapping[str, Any]) -> Any:
-    """Check a value by its column's type and range."""
-    value = values.get(name)
-    if value is None:
-        return None
-    if column.kind is str:
-        return _text(name, value)
-    if column.kind is bool:
-        if type(value) is not bool:
-            raise RowError(f"{name} is {shown(value)}: true or false is expected")
-        return value
-    if column.kind is float:
-        if type(value) not in (int, float) or not 0 <= value <= LARGEST_NUMBER:
-            raise RowError(f"{name} is {shown(value)}: a number from 0 to 1e12 is expected")
-        return float(value)
-    lowest = LOWEST.get(name, 0)
-    if type(value) is not int or not lowest <= value <= LARGEST_INTEGER:
-        raise RowError(f"{name} is {shown(value)}: a whole number of {lowest} or more is expected")
-    return value
-
-
-def _text(name: str, value: Any) -> str:
-    if type(value) is not str:
-        raise RowError(f"{name} is {shown(value)}: a text is expected")
-    longest = LONGEST_NAME if name in ("tuning_key", "run_uid", "near_key") else LONGEST_TEXT
-    if len(value) > longest:
-        raise RowError(f"{name} has {len(value)} characters, more than {longest}")
-    if (not value.isascii() or "\0" in value) and storable_text(value) != value:
-        raise RowError(f"{name} is {shown(value)}: no text that a database holds")
-    return value
-
-
-def _key(values: Mapping[str, Any]) -> str:
-    """Make the key from its facts, and hold it to the digest that is given."""
-    digest = values["tuning_key"]
-    if digest is None:
-        raise RowError("tuning_key is missing")
-    try:
-        check_digest(digest)
-    except ArgumentError as error:
-        raise RowError(str(error)) from error
-    known = [name for name in KEY_COLUMNS if name != "tuning_key" and values[name] is not None]
-    if not known:
-        return str(digest)
-    for name in RUN_PARAMETERS:
-        if values[name] is None:
-            raise RowError(f"{name} is missing, and {known[0]} is given: a key has all or no facts")
-    parameters = {name: values[name] for name in RUN_PARAMETERS}
-    models = _spellings(values, MODEL_FIELDS, "model_other_facts")
-    devices = _spellings(values, DEVICE_FIELDS, "device_other_facts")
-    model = _of_digest(models, values["model_digest"], model_digest, "model")
-    device = _of_digest(devices, values["device_digest"], device_digest, "device")
-    key = key_of(Workload(model=model, device=device, **parameters))
-    if key != digest:
-        raise RowError(f"its facts make the key {key}, not {shown(digest)}")
-    return key
-
-
-def _spellings(values: Mapping[str, Any], fields: Iterable[str], rest: str) -> list[Facts]:
-    """Read facts back from their columns: a whole 2.0 may have been a 2 when it was digested."""
-    beyond = _object(rest, values[rest]) or {}
-    facts = {name: values[name] for name in fields if values[name] is not None}
-    twice = facts.keys() & beyond.keys()
-    if twice:
-        raise RowError(f"{min(twice)} stands in its own column and in {rest}")
-    plain = {
-        name: int(fact) if type(fact) is float and fact.is_integer() else fact
-        for name, fact in facts.items()
-    }
-    return [facts | beyond, plain | beyond]
-
-
-def _of_digest(spellings: list[Facts], digest: Any, digest_of: Any, what: str) -> Facts:
-    for facts in spellings:
-        made = digest_of(facts)
-        if digest == made:
-            return facts
-    raise RowError(f"its facts make the {what}_digest {made}, not {shown(digest)}")
-
-
-def _check_run(values: Mapping[str, Any]) -> None:
-    for name in ("run_uid", "state", "finished_utc", "samples"):
-        if values[name] is None or values[name] == "":
-            raise RowError(f"{name} is missing")
-    for name, allowed in (("state", STATES), ("occasion", OCCASIONS)):
-        if values[name] is not None and values[name] not in allowed:
-            raise RowError(f"{name} is {shown(values[name])}: one of {', '.join(allowed)}")
+def _check_samples(values: Mapping[str, Any], samples: Sequence[SampleRow]) -> None:
+    if values["samples"] != len(samples):
+        raise ValueError(f"the run has {len(samples)} samples here, not {values['samples']}")
+    if len({sample[0] for sample in samples}) < len(samples):
+        raise ValueError("two of its samples have the same sample_order")
     chosen, num_envs = values["chosen_chunk_size"], values["num_envs"]
     if chosen is not None and not values["has_choice"]:
-        raise RowError("it has a chosen_chunk_size, and has_choice does not say so")
-    if chosen is not None and num_envs is not None and chosen > num_envs:
-        raise RowError(f"chosen_chunk_size {chosen} is more than num_envs {num_envs}")
-
-
-def _check_samples(values: Mapping[str, Any], samples: list[SampleRow]) -> None:
-    if values["samples"] != len(samples):
-        raise RowError(
-            f"run {shown(values['run_uid'])} has {len(samples)} samples here, not "
-            f"{values['samples']}: a run is taken whole or not at all"
-        )
-    if len({sample[0] for sample in samples}) < len(samples):
-        twice = next(after[0] for before, after in pairwise(samples) if before[0] == after[0])
-        raise RowError(f"sample_order {twice} is there twice")
-    num_envs = values["num_envs"]
-    largest = max((size or 0 for size in {sample[2] for sample in samples}), default=0)
+        raise ValueError("it has a chosen_chunk_size, but has_choice is not true")
+    largest = max(size or 0 for size in {chosen, *(sample[2] for sample in samples)})
     if num_envs is not None and largest > num_envs:
-        raise RowError(f"chunk_size {largest} is more than num_envs {num_envs}")
+        raise ValueError(f"chunk_size {largest} is more than num_envs {num_envs}")
 
 
 def _moment(name: str, text: str | None) -> str | None:
     if text is None:
         return None
+    if not MOMENT.fullmatch(text):
+        raise ValueError(f"{name} is {text[:60]!r}: a time such as 2026-01-31T12:00:00Z is needed")
+    return utc_text(datetime.fromisoformat(text))
+
+
+def _decoded(name: str, text: str, kind: Any) -> Any:
     try:
-        if MOMENT.fullmatch(text):
-            return utc_text(datetime.fromisoformat(text))
-    except (ValueError, OverflowError):
-        pass
-    raise RowError(
-        f"{name} is {shown(text)}: a time such as 2026-01-31T12:00:00.000000Z is expected"
-    )
+        return msgspec.json.decode(text, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"{name} is not the JSON that it should be: {error}") from error
 
 
-def _object(name: str, text: str | None) -> Facts | None:
-    """Read a JSON object from a text."""
-    if text is None:
-        return None
-    try:
-        value = json.loads(text)
-        if isinstance(value, dict):
-            canonical_json(value)  # no NaN and no infinity
-            return value
-    except (ValueError, RecursionError):
-        pass
-    raise RowError(f"{name} is {shown(text)}: a JSON object is expected")
-
-
-def _canonical(name: str, text: str | None) -> str | None:
-    value = _object(name, text)
-    return None if value is None else canonical_json(value)
-
-
-def _chunk_sizes(text: str | None) -> str | None:
-    """Check the list of the candidates on which the pool raised."""
-    if text is None:
-        return None
-    try:
-        sizes = json.loads(text)
-    except (ValueError, RecursionError):
-        sizes = None
-    if not isinstance(sizes, list) or not all(
-        size is None or (type(size) is int and 1 <= size <= LARGEST_INTEGER) for size in sizes
-    ):
-        raise RowError(
-            f"failed_chunk_sizes is {shown(text)}: a JSON list of chunk sizes is expected"
+def _key(values: Mapping[str, Any]) -> str:
+    """Recompute the key from its facts, which must give the digest in the file."""
+    digest: str = values["tuning_key"]
+    known = [name for name in KEY_COLUMNS if name != "tuning_key" and values[name] is not None]
+    if not known:
+        return digest
+    parameters = {name: values[name] for name in RUN_PARAMETERS}
+    missing = [name for name, value in parameters.items() if value is None]
+    if missing:
+        raise ValueError(f"{missing[0]} is missing, but {known[0]} is given")
+    key = key_of(
+        Workload(
+            model=_checked_facts(values, "model", schema.MODEL_FIELDS, model_digest),
+            device=_checked_facts(values, "device", schema.DEVICE_FIELDS, device_digest),
+            **parameters,
         )
-    return json.dumps(sizes)
+    )
+    if key != digest:
+        raise ValueError(f"its facts make the key {key}, not {digest[:60]!r}")
+    return key
+
+
+def _checked_facts(
+    values: Mapping[str, Any],
+    what: str,
+    fields: Iterable[str],
+    digest_of: Callable[[Mapping[str, Any]], str],
+) -> dict[str, Any]:
+    """Read the facts of a model or a device, which must give the digest in the file."""
+    others = _decoded(f"{what}_other_facts", values[f"{what}_other_facts"] or "{}", dict[str, Any])
+    facts = {name: values[name] for name in fields if values[name] is not None}
+    twice = sorted(facts.keys() & others.keys())
+    if twice:
+        raise ValueError(f"{twice[0]} is in its own column and in {what}_other_facts")
+    # A column of fractions stores 2 as 2.0, and the digest tells them apart.
+    whole = {n: int(v) if type(v) is float and v.is_integer() else v for n, v in facts.items()}
+    for spelling in (facts | others, whole | others):
+        made = digest_of(spelling)
+        if made == values[f"{what}_digest"]:
+            return spelling
+    raise ValueError(f"its facts make the {what}_digest {made}, not the one given")
