@@ -167,4 +167,4 @@ def test_a_key_is_named_by_its_model_file(filled: Path, shell: Shell) -> None:
 def test_an_undecided_key_says_what_to_do_next(filled: Path, shell: Shell) -> None:
     shown = shell("show", ANT, "--database", filled).out
     assert "provisional" in shown
-    assert "tuner tune ant.xml --num-envs 1024 --nthread 4 --nstep 4 --until-decided" in shown
+    assert "tuner tune ant.xml --num-envs 1024 --nthread 4 --nstep 4 --dtype float32 " in shown

@@ -194,6 +194,9 @@ def show(key: str, as_json: bool, database: str | None) -> None:
     print_facts(_facts(found, chose))
     _print_candidates(found["candidates"], found["overview"]["chunk_size"])
     _print_runs(found["runs"])
+    undecided = not found["overview"]["decided"] and found["overview"]["pinned_because"] is None
+    if undecided and (command := tune_command(found["overview"])):
+        click.echo(printable(f"next: {command}"))
 
 
 def _add_estimates(candidates: list[dict[str, Any]], estimates: Iterable[Estimate]) -> None:
@@ -250,8 +253,6 @@ def _facts(found: dict[str, Any], chose: int) -> dict[str, str]:
     facts["runs"] = f"{overview['runs']} with {counted(overview['samples'] or 0, 'sample')}"
     if chose > 1:
         facts["runs"] += f"; the choice flipped {flips} times in {counted(chose, 'run')} that chose"
-    if pinned is None and not overview["decided"] and runs:
-        facts["next"] = tune_command(overview) or ""
     return {name: text for name, text in facts.items() if text}
 
 
