@@ -567,10 +567,10 @@ def _comparison_chart(names: Sequence[str]) -> Any:
     def scale(values: Sequence[Any]) -> Any:
         return alt.Scale(domain=list(names), range=values[: len(names)])
 
-    legend = alt.Legend(columns=1, symbolSize=90)
+    legend = alt.Legend(columns=1, symbolSize=90, symbolStrokeWidth=0)
     color = alt.Color("key:N", scale=scale(PALETTE), legend=legend)
     shape = alt.Shape("key:N", scale=scale(SHAPES), legend=legend)
-    dash = alt.StrokeDash("key:N", scale=scale(DASHES), legend=None)
+    dash = alt.StrokeDash("key:N", scale=scale(DASHES), legend=legend)
     place: Spec = {"x": _log_axis(alt.X, CHUNKS_LABEL), "y": alt.Y("y:Q", title=TIME_LABEL)}
     curves = _data("curves").encode(**place)
     return alt.layer(

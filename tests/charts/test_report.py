@@ -109,7 +109,7 @@ def test_it_opens_alone_and_draws_everything(browser: Browser, page_file: Path) 
     first = page.locator("#key-2 figure").first
     assert "chunk_size (environments per work item)" in first.locator("svg").inner_html()
     caption = first.locator("figcaption").inner_text()
-    assert first.get_by_role("img").first.get_attribute("aria-label") == caption
+    assert first.locator(".chart").get_attribute("aria-label") == caption
     assert page.evaluate("document.documentElement.scrollWidth") <= 1300
     assert found.said == []
     assert found.asked == [page_file.as_uri()]
