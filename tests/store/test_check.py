@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sqlite3
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -93,3 +95,13 @@ def test_a_trigger_of_somebody_elses_is_found(database: Path) -> None:
     )
     rows_of(database, 'CREATE TABLE "my notes" (a, CONSTRAINT c CHECK (a > 0))')
     assert [finding.what for finding in check(database)] == ["trigger sneaky is not ours"]
+
+
+def test_a_row_that_breaks_a_rule_is_found(database: Path) -> None:
+    fill(database, keys=1)
+    with closing(sqlite3.connect(database)) as connection, connection:
+        connection.execute("PRAGMA ignore_check_constraints = ON")
+        connection.execute("UPDATE sample SET nanoseconds = -5 WHERE sample_order = 0")
+    [finding] = check(database)
+    assert "sample" in finding.what
+    assert "tuner db repair" in finding.next_step
