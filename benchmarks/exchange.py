@@ -27,16 +27,17 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+from tuner.exchange.intake import import_files
+from tuner.exchange.writers import arrow
+from tuner.store.exporting import JOINS, RUN_COLUMNS
+
 from benchmarks.hit import ROOT
 from tests.support.facts import a_key
 from tuner.environment import PROTOCOL, Environment
 from tuner.exchange.export import write_file
-from tuner.exchange.intake import import_files
 from tuner.exchange.rows import COLUMNS, FORMAT
-from tuner.exchange.writers import arrow
 from tuner.records import Candidate, Run, RunMetadata, Verdict
 from tuner.store.database import writing
-from tuner.store.exporting import JOINS, RUN_COLUMNS
 from tuner.store.migrate import upgrade
 from tuner.store.runs import insert_run, insert_samples, judge_key, key_row, run_values
 from tuner.store.schema import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS

@@ -324,11 +324,11 @@ def explain_key(
     found = find_answer(database, key, num_envs, here)
     if isinstance(found, Answer):
         return _answered(key, found, time_budget_s)
-    from tuner.store.queries import nearest
+    from tuner.store.queries import find_similar
     from tuner.store.sqlite import exists, is_empty
 
     known = exists(database) and not is_empty(database)
-    near = nearest(database, key, here) if known else None
+    near = find_similar(database, key, here) if known else None
     if near is None:
         return Explanation(
             "miss", key, f"{found.reason}, and no decided relative is near", None, None

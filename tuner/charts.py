@@ -25,7 +25,7 @@ from tuner.formatting import counted, milliseconds, printable, relative
 from tuner.racing.comparison import usable_samples
 from tuner.racing.meta_analysis import MEASURED, in_order, judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Run, Verdict
-from tuner.store.queries import read_evidence
+from tuner.store.queries import read_key_runs
 
 Spec = dict[str, Any]
 """A Vega-Lite specification."""
@@ -188,7 +188,7 @@ def read_chart_data(database: Path, key: str) -> ChartData:
         ArgumentError: if there is no such key.
         SchemaError, DatabaseError: if the database cannot be read.
     """
-    overview, runs = read_evidence(database, key)
+    overview, runs = read_key_runs(database, key)
     envs, threads = overview["num_envs"], overview["nthread"]
     native = native_chunk_size(envs, threads) if envs and threads else None
     verdict = judge_runs(runs, num_envs=envs, nthread=threads)

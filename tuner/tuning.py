@@ -334,16 +334,16 @@ class _History:
 
 def _history(file: Path, key: CacheKey, here: Environment, miss: Miss) -> _History:
     """Look for what can shorten a measurement: earlier runs, or the choice of a similar key."""
-    from tuner.store.queries import nearest, read_snapshot
-    from tuner.store.runs import policies_of, read_runs, valid_runs
+    from tuner.store.database import reading
+    from tuner.store.queries import find_similar, policies_of, read_runs, valid_runs
 
     if miss.trigger == "resumed":
-        with read_snapshot(file) as rows:
-            runs = valid_runs(read_runs(rows, key), policies_of(rows), here)
+        with reading(file) as connection:
+            runs = valid_runs(read_runs(connection, key), policies_of(connection), here)
         return _History("resumed", earlier=tuple(runs.values()))
     if miss.trigger in ("forced", "verify"):
         return _History(miss.trigger)
-    near = nearest(file, key, here)
+    near = find_similar(file, key, here)
     return _History("new") if near is None else _History(near.trigger_for(key), near)
 
 

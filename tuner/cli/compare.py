@@ -96,7 +96,7 @@ def compare(
 
 def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[str]:
     """List the keys that differ from a named one in one thing, or that filters select."""
-    from tuner.store.queries import keys_alike, read_overview
+    from tuner.store.queries import comparable_keys, read_overview
 
     meant = [
         row["tuning_key"]
@@ -111,7 +111,7 @@ def _found(file: Path, names: list[str], way: By, selection: Selection) -> list[
         return meant
     (name,) = names
     left = {name, *meant}
-    found = [key for key in keys_alike(file, name, way) if key in left]
+    found = [key for key in comparable_keys(file, name, way) if key in left]
     if len(found) < 2:
         raise click.ClickException(
             f"no other key differs from {name} only in {way.replace('_', '-')}: try another --by "

@@ -44,13 +44,13 @@ def sql(statement: str | None, form: str, database: str | None) -> None:
       tuner sql "select model_file, chunk_size, gain from tuning_overview"
       tuner sql "select * from sample" --format csv > samples.csv
     """
-    from tuner.store.queries import asked
+    from tuner.store.queries import run_statement
 
     file = existing(database)
     if statement is None:
         _print_ways(file)
         return
-    with asked(file, statement) as result:
+    with run_statement(file, statement) as result:
         columns = list(result.columns)
         rows = list(itertools.islice(result.rows, MOST_ROWS + 1))
     if len(rows) > MOST_ROWS:
@@ -63,11 +63,9 @@ def sql(statement: str | None, form: str, database: str | None) -> None:
 def _print_ways(file: Path) -> None:
     from shlex import quote
 
-    from tuner.store.queries import read_snapshot
+    from tuner.store.queries import view_names
 
-    with read_snapshot(file) as rows:
-        found = rows("SELECT name FROM sqlite_master WHERE type = 'view' ORDER BY name")
-    views = [row["name"] for row in found]
+    views = view_names(file)
     name = printable(quote(str(file)))
     click.echo(f'here:         tuner sql "select * from {views[0]}"')
     click.echo(f"by SQLite:    sqlite3 -readonly {name}")

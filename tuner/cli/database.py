@@ -123,7 +123,7 @@ def repair(ctx: click.Context, database: str | None, yes: bool) -> None:
         click.echo(f"{file} is sound by now: nothing was changed")
         return
     click.echo(f"moved the damaged file to {moved}")
-    _, (found,) = import_files(file, [moved])
+    _, (found,) = import_files(file, [moved], as_own=True)
     upgrade_file(file)
     click.echo(
         f"imported {counted(found.new_runs, 'run')} with {counted(found.new_samples, 'sample')}, "

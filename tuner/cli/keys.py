@@ -368,7 +368,7 @@ def pin(key: str, chunk_size: int | None, reason: str, database: str | None) -> 
     Example:
       tuner pin k1_3f9a 16 --reason "the job shares its node on Tuesdays"
     """
-    from tuner.store.maintenance import pin as pin_key
+    from tuner.store.runs import pin as pin_key
 
     file = existing(database)
     name = the_key(file, key)
@@ -388,7 +388,7 @@ def unpin(key: str, database: str | None) -> None:
     Example:
       tuner unpin k1_3f9a
     """
-    from tuner.store.maintenance import unpin as unpin_key
+    from tuner.store.runs import unpin as unpin_key
 
     file = existing(database)
     name = the_key(file, key)

@@ -5,24 +5,19 @@ from __future__ import annotations
 import os
 import sqlite3
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import sqlalchemy as sa
 
-from tuner.candidates import checked_chunk_size
-from tuner.errors import ArgumentError, DatabaseError
-from tuner.records import LARGEST_INTEGER
-from tuner.store import schema
-from tuner.store.database import reading, writing
-from tuner.store.migrate import make_empty, upgrade
-from tuner.store.queries import EVERYTHING, Selection, on_runs, read_snapshot
-from tuner.store.runs import judge_key, policies_of, recompute, utc_text
-from tuner.store.schema import storable_text
+from tuner.errors import DatabaseError
+from tuner.store.database import reading
+from tuner.store.migrate import make_empty
+from tuner.store.queries import read_snapshot
 from tuner.store.sqlite import (
     OLDER_REVISIONS,
     OUR_TABLES,

@@ -126,14 +126,9 @@ def _keep_copy(database: Path, revision: str) -> None:
 
 
 def _run_alembic(connection: sa.Connection, revision: str = "head") -> None:
-    import logging
-
     from alembic import command  # 0.6 s to import, and needed once in a file's life
     from alembic.config import Config
 
-    logger = logging.getLogger("alembic")
-    if logger.level == logging.NOTSET:  # the host's own INFO is not meant for migrations
-        logger.setLevel(logging.WARNING)
     config = Config()
     config.set_main_option("script_location", str(migrations_folder()).replace("%", "%%"))
     config.set_main_option("path_separator", "os")
