@@ -13,7 +13,6 @@ import pytest
 from tests.support.facts import ClockworkPool, a_key
 from tests.support.stored import FASTER, Shell, a_run, contents, rows_of, store
 from tests.test_cli import QUADRUPED, tuner
-from tests.test_upkeep import uids
 from tuner import store_cache, tuning
 from tuner.cli.work import Asked, asked
 from tuner.environment import PROTOCOL, environment_of
@@ -120,7 +119,7 @@ def test_a_choice_that_has_lost_its_gain_is_withdrawn(database: Path, shell: She
     assert words.out.startswith(f"{key}: 4 is withdrawn: the default stays")
     [(chunk, runs)] = rows_of(database, "SELECT chunk_size, runs FROM verdict")
     assert (chunk, runs) == (None, 2)
-    assert len(uids(database)) == 2
+    assert rows_of(database, "SELECT count(*) FROM run") == [(2,)]
     assert check(database) == []
     line = shell.refused("verify", key, "--database", database)
     assert "nothing to verify" in line

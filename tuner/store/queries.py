@@ -581,7 +581,7 @@ def valid_runs(runs: Mapping[int, Run], policies: Row, here: Environment) -> dic
 def policies_of(connection: sa.Connection) -> Row:
     """Read how strictly each validator counts."""
     table = schema.validator
-    return dict(connection.execute(sa.select(table)).tuples().all())
+    return {row.name: row.policy for row in connection.execute(sa.select(table))}
 
 
 # Names of before, until no caller is left.
