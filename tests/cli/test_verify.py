@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.facts import ClockworkPool, a_key
-from tests.support.process import QUADRUPED, tuner
 from tests.support.stored import FASTER, Shell, a_run, contents, rows_of, store
+from tests.test_cli import QUADRUPED, tuner
 from tuner import store_cache, tuning
 from tuner.cli.work import Asked, asked
 from tuner.environment import PROTOCOL, environment_of
 from tuner.pools import POOLS, RolloutPool
-from tuner.store import maintenance as upkeep
+from tuner.store import runs as upkeep
 from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
 from tuner.workload import key_of
@@ -64,7 +64,7 @@ def work(model_file: Path = QUADRUPED, num_envs: int = 32) -> Asked:
 
 def chosen(database: Path, what: Asked, number: int = 1, **changes: Any) -> str:
     """Store a run after which a key has chosen 4."""
-    facts = {"pairs": 24, "environment": what.here, "model_file": str(what.model_file)}
+    facts = {"pairs": 24, "stack": what.here, "model_file": str(what.model_file)}
     verdict = store(database, what.key, a_run(number, FASTER, **facts | changes))
     assert verdict is not None
     assert (verdict.chunk_size, verdict.decided) == (4, True)
@@ -155,7 +155,7 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     gone.unlink()
     expected[chosen(database, work(different, 40), 4)] = "has changed"
     different.write_text("<mujoco><worldbody/></mujoco>")
-    facts = good.key.workload
+    facts = good.key.facts
     theirs = key_of(facts._replace(device=facts.device | {"machine": "z80"}))
     elsewhere = {chosen(database, good._replace(key=theirs), 5): "another machine"}
     pool = work(num_envs=56)
