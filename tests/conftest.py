@@ -13,9 +13,13 @@ from tests.support.stored import Shell
 
 # No test asserts a time, so hypothesis has no deadline. TUNER_HYPOTHESIS=thorough tries more
 # examples in the tests that leave their number to the profile.
-_SLOW_IS_FINE = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
-settings.register_profile("quick", max_examples=25, **_SLOW_IS_FINE)
-settings.register_profile("thorough", max_examples=200, **_SLOW_IS_FINE)
+for _name, _examples in (("quick", 25), ("thorough", 200)):
+    settings.register_profile(
+        _name,
+        max_examples=_examples,
+        deadline=None,
+        suppress_health_check=[HealthCheck.too_slow],
+    )
 settings.load_profile(os.environ.get("TUNER_HYPOTHESIS", "quick"))
 
 
