@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import shutil
@@ -16,10 +15,11 @@ from pathlib import Path
 import pytest
 
 from tests.golden.make import FOLDER
-from tests.support.exchanged import , measured(
+from tests.support.exchanged import (
     execute,
     export,
     imported,
+    measured,
 )
 from tests.support.stored import Shell
 from tuner.exchange import importing
