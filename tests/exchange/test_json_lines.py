@@ -24,6 +24,7 @@ from tuner import store_cache
 from tuner.errors import TunerError
 from tuner.exchange import importing
 from tuner.exchange.importing import MAX_CANDIDATES
+from tuner.racing import meta_analysis
 from tuner.records import Run
 from tuner.store import runs as stored_runs
 from tuner.store.maintenance import check
@@ -193,7 +194,7 @@ def test_a_run_that_no_verdict_can_be_made_of_is_rejected_alone(
     for number in range(3):
         measured(f"run {number}", a_key(), there, number + 1)
         measured(f"other {number}", a_key(nthread=number + 1), there, number + 1)
-    judge_runs = stored_runs.judge_runs
+    judge_runs = meta_analysis.judge_runs
 
     def judge(runs: Sequence[Run], **work: Any) -> Any:
         if any(run.uid in ("run 1", "other 2") for run in runs):
@@ -217,9 +218,9 @@ def test_a_keys_verdicts_are_recomputed_once_a_batch(
             measured(f"{key} {number}", key, there, number + 1)
     file = exported(there)
     rows = file.read_bytes().splitlines(keepends=True)
-    file.write_bytes(b"".join(sorted(rows, key=lambda row: json.loads(row)["finished_utc"])))
+    file.write_bytes(b"".join(sorted(rows, key=lambda row: json.loads(bytes(row))["finished_utc"])))
     judged: list[int] = []
-    judge_runs = stored_runs.judge_runs
+    judge_runs = meta_analysis.judge_runs
 
     def judge(runs: Sequence[Run], **work: Any) -> Any:
         judged.append(len(runs))
@@ -245,7 +246,7 @@ def test_jobs_get_their_turn_and_a_killed_import_leaves_a_whole_state(
         if len(export(database, what="runs")) > 4:
             raise Killed
 
-    monkeypatch.setattr(importing.time, "sleep", others_turn)
+    monkeypatch.setattr("tuner.exchange.importing.time.sleep", others_turn)
     with pytest.raises(Killed):
         imported(database, exported(filled))
     assert check(database) == []

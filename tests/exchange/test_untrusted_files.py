@@ -21,6 +21,7 @@ from tests.support.exchanged import (
     imported,
     measured,
 )
+from tests.support.facts import a_key
 from tests.support.stored import Shell
 from tuner.exchange import importing
 from tuner.store.maintenance import check

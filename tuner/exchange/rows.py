@@ -308,5 +308,5 @@ def _checked_facts(
     for spelling in (facts | others, whole | others):
         made = digest_of(spelling)
         if made == values[f"{what}_digest"]:
-            return spelling
+            return dict(spelling)
     raise ValueError(f"its facts make the {what}_digest {made}, not the one given")
