@@ -14,7 +14,7 @@ import mujoco
 import pytest
 
 from tests.support.facts import DEVICE, MODEL, MODEL_SIGNATURE, a_key
-from tests.test_cli import QUADRUPED
+from tests.support.real_models import QUADRUPED
 from tuner import device, device_fingerprint, make_cache_key, model_signature
 from tuner.device import Processors, processors
 from tuner.model_facts import MORE_COUNTS, OPTION_COUNTS, OPTION_NAMES, SIGNATURE_FIELDS

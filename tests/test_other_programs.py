@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
+from tests.support.processes import WITHOUT_PRIVILEGE
 from tests.support.programs import SEARCHED, needs, prepare
-from tests.support.stored import contents
-from tests.test_bad_places import WITHOUT_PRIVILEGE
+from tests.support.stored import contents, rows_of
 
 VIEWS = (
     "candidate_timing",
@@ -141,10 +141,7 @@ def ask(program: str, file: Path, view: str, before: list[str]) -> Any:
 def test_a_program_gets_the_numbers_and_writes_nothing(
     program: str, view: str, shelf: Path
 ) -> None:
-    from tuner.store.queries import read_snapshot
-
-    with read_snapshot(shelf / "tuning.db") as rows:
-        ours = rows(f"SELECT * FROM {view}")
+    ours = rows_of(shelf / "tuning.db", f"SELECT * FROM {view}")
     assert ours
     before = contents(shelf)
     theirs = ask(program, shelf / "tuning.db", view, ordinary())

@@ -23,7 +23,7 @@ from tuner.errors import TunerError
 from tuner.formatting import relative
 from tuner.racing.meta_analysis import judge_runs
 from tuner.records import Candidate, Verdict
-from tuner.store.maintenance import pin
+from tuner.store.runs import pin
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "0002.db"
 SLOW_ONES = {None: 9.4, 1: 40.0, 4: 8.0, 8: 9.1, 32: 12.0}

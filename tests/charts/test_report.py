@@ -17,8 +17,7 @@ from tuner import report, store_cache
 from tuner.formatting import candidate_name, milliseconds, percent, relative
 from tuner.racing.meta_analysis import judge_runs
 from tuner.records import NATIVE_DEFAULT, Candidate
-from tuner.store.maintenance import pin
-from tuner.store.runs import save_run
+from tuner.store.runs import pin, save_run
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page

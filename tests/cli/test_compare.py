@@ -22,7 +22,6 @@ from tests.support.stored import (
     store,
 )
 from tuner import store_cache
-from tuner.store import maintenance as upkeep
 from tuner.workload import CacheKey
 
 
@@ -102,8 +101,8 @@ def test_the_cost_of_anothers_choice_is_read_from_the_own_timings(
 def test_a_choice_that_nothing_is_known_of_or_no_pool_could_take_costs_nobody_knows(
     filled: Path, shell: Shell
 ) -> None:
-    upkeep.pin(filled, str(HUMANOID), 2048, "so")
-    upkeep.pin(filled, str(ARM), 512, "so")
+    runs.pin(filled, str(HUMANOID), 2048, "so")
+    runs.pin(filled, str(ARM), 512, "so")
     found = compared(shell, filled, QUADRUPED, HUMANOID, ARM)
     costs = {(cost["tuning_key"], cost["with_choice_of"]): cost for cost in found["costs"]}
     assert costs[QUADRUPED, HUMANOID]["slower"] is None
@@ -116,7 +115,7 @@ def test_what_the_default_is_anyway_costs_what_the_default_costs(
 ) -> None:
     store(database, QUADRUPED, a_run(1))
     store(database, HUMANOID, a_run(2))
-    upkeep.pin(database, str(HUMANOID), 12, "so")  # 1024 // (10 * 8)
+    runs.pin(database, str(HUMANOID), 12, "so")  # 1024 // (10 * 8)
     found = compared(shell, database, QUADRUPED, HUMANOID)
     [cost] = [c for c in found["costs"] if c["with_choice_of"] == HUMANOID][:1]
     assert (cost["exact"], cost["timed_chunk_size"]) == (True, None)

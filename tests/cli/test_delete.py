@@ -22,7 +22,6 @@ from tests.support.stored import (
     rows_of,
     store,
 )
-from tuner.store import maintenance as upkeep
 
 
 @pytest.mark.parametrize(
@@ -69,7 +68,7 @@ def test_runs_can_be_deleted_from_a_key_that_stays(database: Path, shell: Shell)
 
 
 def test_a_pinned_key_stays_unless_it_is_named(filled: Path, shell: Shell) -> None:
-    upkeep.pin(filled, str(ANT), 8, "so")
+    runs.pin(filled, str(ANT), 8, "so")
     shell("delete", "--older-than", "1h", "--yes", "--database", filled)
     left = {key for (key,) in rows_of(filled, "SELECT tuning_key FROM tuning_overview")}
     assert left == {str(ANT), OWN}

@@ -21,7 +21,6 @@ from tuner.device import device_fingerprint
 from tuner.environment import Environment
 from tuner.errors import DatabaseError, OlderSchemaError
 from tuner.records import Run
-from tuner.store import runs as upkeep
 from tuner.store.migrate import upgrade
 from tuner.workload import CacheKey, key_of
 
@@ -119,7 +118,7 @@ def test_a_default_that_won_is_a_hit_too(database: Path, ask: Asking, what: Aske
 
 def test_a_pinned_key_says_who_pinned_it(database: Path, ask: Asking, what: Asked) -> None:
     decided(database, what.key, what)
-    upkeep.pin(database, what.key, 16, "its node is shared")
+    runs.pin(database, what.key, 16, "its node is shared")
     words, said = ask()
     assert (said["kind"], said["chunk_size"]) == ("pinned", 16)
     assert words.startswith("pinned: it is pinned: its node is shared\n")

@@ -27,7 +27,6 @@ from tests.support.stored import (
 )
 from tuner import store_cache
 from tuner.formatting import short_paths
-from tuner.store import maintenance as upkeep
 from tuner.store.migrate import upgrade
 from tuner.workload import CacheKey
 
@@ -142,8 +141,8 @@ def test_keys_come_in_the_order_asked_for(
 def test_a_pinned_key_has_no_measured_gain_and_is_decided(
     filled: Path, listed: Callable[..., list[str]]
 ) -> None:
-    upkeep.pin(filled, str(ANT), 8, "so")
-    upkeep.pin(filled, str(HUMANOID), 8, "so")
+    runs.pin(filled, str(ANT), 8, "so")
+    runs.pin(filled, str(HUMANOID), 8, "so")
     assert listed("--undecided") == []
     assert listed("--min-gain", 30) == [str(ARM)]
     assert listed("--sort", "gain")[0] == str(ARM)
@@ -195,7 +194,7 @@ def test_a_wrong_filter_is_a_wrong_call(
 def test_a_filter_means_the_same_keys_to_every_command(
     filled: Path, listed: Callable[..., list[str]], shell: Shell, options: tuple[object, ...]
 ) -> None:
-    upkeep.pin(filled, str(ANT), 8, "so")
+    runs.pin(filled, str(ANT), 8, "so")
     store(filled, a_key(num_envs=77), a_run(6, ALIKE, model_file="quad.xml", pairs=1))
     store(filled, a_key(num_envs=77), a_run(7, ALIKE, model_file="renamed.xml", pairs=1))
     keys = set(listed(*options))

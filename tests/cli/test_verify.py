@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 from tests.support.facts import ClockworkPool, a_key
+from tests.support.process import QUADRUPED, tuner
 from tests.support.stored import FASTER, Shell, a_run, contents, rows_of, store
-from tests.test_cli import QUADRUPED, tuner
 from tuner import store_cache, tuning
 from tuner.cli.work import Asked, asked
 from tuner.environment import PROTOCOL, environment_of
 from tuner.pools import POOLS, RolloutPool
-from tuner.store import runs as upkeep
+from tuner.store import runs
 from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
 from tuner.workload import key_of
@@ -64,7 +64,7 @@ def work(model_file: Path = QUADRUPED, num_envs: int = 32) -> Asked:
 
 def chosen(database: Path, what: Asked, number: int = 1, **changes: Any) -> str:
     """Store a run after which a key has chosen 4."""
-    facts = {"pairs": 24, "stack": what.here, "model_file": str(what.model_file)}
+    facts = {"pairs": 24, "environment": what.here, "model_file": str(what.model_file)}
     verdict = store(database, what.key, a_run(number, FASTER, **facts | changes))
     assert verdict is not None
     assert (verdict.chunk_size, verdict.decided) == (4, True)
@@ -76,9 +76,8 @@ def on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line step pools on a clock of their own."""
     monkeypatch.setitem(POOLS, "rollout", Pool)
     monkeypatch.setattr(
-        tuning,
-        "measure_and_save",
-        functools.partial(tuning.measure_and_save, clock=lambda: Pool.last.clock()),
+        "tuner.cli.tune.Request",
+        functools.partial(tuning.Request, clock=lambda: Pool.last.clock()),
     )
     COSTS.clear()
 
@@ -155,7 +154,7 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     gone.unlink()
     expected[chosen(database, work(different, 40), 4)] = "has changed"
     different.write_text("<mujoco><worldbody/></mujoco>")
-    facts = good.key.facts
+    facts = good.key.workload
     theirs = key_of(facts._replace(device=facts.device | {"machine": "z80"}))
     elsewhere = {chosen(database, good._replace(key=theirs), 5): "another machine"}
     pool = work(num_envs=56)
@@ -170,7 +169,7 @@ def test_without_a_key_all_choices_are_verified_and_what_cannot_be_is_told(
     elsewhere["a key of somebody's own"] = "its facts are not known"
     store_cache(database, a_key(), {"chunk_size": None})  # the default: not asked
     chosen(database, work(num_envs=44), 8)
-    upkeep.pin(database, work(num_envs=44).key, 8, "so")  # pinned: not asked either
+    runs.pin(database, work(num_envs=44).key, 8, "so")  # pinned: not asked either
 
     lines = {line["key"]: line for line in verified(shell, database, code=3)}
     assert lines.keys() == expected.keys()
@@ -241,7 +240,7 @@ def test_a_file_that_is_no_model_any_more_and_a_pool_that_raises_stop_no_other_c
 @pytest.mark.usefixtures("on_the_clock")
 def test_a_pinned_key_is_not_verified(database: Path, shell: Shell) -> None:
     key = chosen(database, work())
-    upkeep.pin(database, key, 8, "so")
+    runs.pin(database, key, 8, "so")
     before = contents(database.parent)
     line = shell.refused("verify", key, "--database", database)
     assert "pinned" in line

@@ -32,9 +32,9 @@ from tuner.errors import ArgumentError
 from tuner.exchange.export import Format, write_file, write_rows
 from tuner.exchange.rows import PRIVATE, ROW_COLUMNS, SAMPLE_COLUMNS, VERDICT_COLUMNS
 from tuner.records import Candidate, Run, RunMetadata, Sample
-from tuner.store.maintenance import check, pin
+from tuner.store.maintenance import check
 from tuner.store.queries import EVERYTHING, Selection, read_overview
-from tuner.store.runs import recompute, save_run
+from tuner.store.runs import pin, recompute, save_run
 from tuner.store.sqlite import REVISION
 
 

@@ -12,12 +12,13 @@ from typing import Any, cast
 import click
 
 from tuner.cli.database import stats_lines
-from tuner.cli.filters import filter_options, selected
 from tuner.cli.options import (
     Command,
     database_option,
     existing,
+    filter_options,
     keys_argument,
+    selected,
     the_key,
 )
 from tuner.cli.output import showing

@@ -27,7 +27,7 @@ from tuner.store.sqlite import (
     open_for_reading,
     open_for_writing,
     other_revision,
-    scribbled,
+    unreadable_schema,
 )
 
 Deed = Literal["read", "write"]
@@ -125,7 +125,7 @@ def _connected(database: Path, deed: Deed) -> Iterator[sa.Connection]:
     except (sa.exc.DBAPIError, sqlite3.Error) as error:
         raise explained(database, getattr(error, "orig", None) or error, deed) from error
     except UnicodeDecodeError as error:
-        raise explained(database, scribbled(error), deed) from error
+        raise explained(database, unreadable_schema(error), deed) from error
 
 
 @lru_cache(maxsize=8)

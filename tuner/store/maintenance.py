@@ -17,7 +17,6 @@ import sqlalchemy as sa
 from tuner.errors import DatabaseError
 from tuner.store.database import reading
 from tuner.store.migrate import make_empty
-from tuner.store.queries import read_snapshot
 from tuner.store.sqlite import (
     OLDER_REVISIONS,
     OUR_TABLES,
@@ -277,8 +276,8 @@ STATS = """
 
 def read_stats(database: Path) -> dict[str, Any]:
     """Add up what is stored. Changes nothing."""
-    with read_snapshot(database) as rows:
-        (stats,) = rows(STATS)
+    with reading(database) as connection:
+        stats = connection.exec_driver_sql(STATS).mappings().one()
     size = database.stat().st_size
     return {
         **stats,

@@ -396,6 +396,16 @@ def run_statement(database: Path, statement: str) -> Iterator[Result]:
         yield run_query(connection.connection.driver_connection, statement)
 
 
+def view_names(database: Path) -> list[str]:
+    """List the views, which are made for people.
+
+    Raises:
+        SchemaError, DatabaseError: as `reading`.
+    """
+    with reading(database) as connection:
+        return sorted(sa.inspect(connection).get_view_names())
+
+
 UNKNOWN_WEIGHT = 0.01
 """The distance that an unknown fact adds: known facts are preferred."""
 FURTHEST = 12.0
@@ -415,7 +425,7 @@ def find_similar(database: Path, key: CacheKey, environment: Environment) -> Sim
     Raises:
         SchemaError, DatabaseError: as `reading`.
     """
-    facts = _by_name(key.facts)
+    facts = _by_name(key.workload)
     with reading(database) as connection:
         policies = policies_of(connection)
         rows = _rows(connection, _similar(facts))
@@ -582,8 +592,3 @@ def policies_of(connection: sa.Connection) -> Row:
     """Read how strictly each validator counts."""
     table = schema.validator
     return {row.name: row.policy for row in connection.execute(sa.select(table))}
-
-
-# Names of before, until no caller is left.
-nearest = find_similar
-keys_alike, read_evidence, asked = comparable_keys, read_key_runs, run_statement

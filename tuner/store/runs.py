@@ -162,7 +162,7 @@ def _verdict_values(
 
 def key_row(connection: sa.Connection, key: str) -> int:
     """Find or insert a key's row, and those of its model and its device; returns its id."""
-    facts = _key_values(connection, key.facts) if isinstance(key, CacheKey) else {}
+    facts = _key_values(connection, key.workload) if isinstance(key, CacheKey) else {}
     connection.execute(INSERT_KEY, {"digest": str(key), **facts})
     found = connection.execute(FIND_KEY, {"key": str(key)}).one()
     if facts and found.model_id is None:  # stored before by its digest alone

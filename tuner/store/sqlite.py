@@ -10,12 +10,12 @@ import os
 import sqlite3
 import stat
 from contextlib import closing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from tuner.errors import DatabaseError, OlderSchemaError, SchemaError
+from tuner.errors import ArgumentError, DatabaseError, OlderSchemaError, SchemaError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
     from os import PathLike
 
     Parameters = Sequence[object] | Mapping[str, object]
