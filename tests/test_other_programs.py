@@ -18,7 +18,7 @@ import pytest
 
 from tests.support.processes import WITHOUT_PRIVILEGE
 from tests.support.programs import SEARCHED, needs, prepare
-from tests.support.stored import contents, rows_of
+from tests.support.stored import contents
 
 VIEWS = (
     "candidate_timing",
@@ -141,7 +141,9 @@ def ask(program: str, file: Path, view: str, before: list[str]) -> Any:
 def test_a_program_gets_the_numbers_and_writes_nothing(
     program: str, view: str, shelf: Path
 ) -> None:
-    ours = rows_of(shelf / "tuning.db", f"SELECT * FROM {view}")
+    with closing(sqlite3.connect(shelf / "tuning.db")) as connection:
+        connection.row_factory = sqlite3.Row
+        ours = [dict(row) for row in connection.execute(f"SELECT * FROM {view}")]
     assert ours
     before = contents(shelf)
     theirs = ask(program, shelf / "tuning.db", view, ordinary())

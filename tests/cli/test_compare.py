@@ -22,6 +22,7 @@ from tests.support.stored import (
     store,
 )
 from tuner import store_cache
+from tuner.store import runs
 from tuner.workload import CacheKey
 
 

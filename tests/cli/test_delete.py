@@ -22,6 +22,7 @@ from tests.support.stored import (
     rows_of,
     store,
 )
+from tuner.store import runs
 
 
 @pytest.mark.parametrize(

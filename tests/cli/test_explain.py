@@ -21,6 +21,7 @@ from tuner.device import device_fingerprint
 from tuner.environment import Environment
 from tuner.errors import DatabaseError, OlderSchemaError
 from tuner.records import Run
+from tuner.store import runs
 from tuner.store.migrate import upgrade
 from tuner.workload import CacheKey, key_of
 

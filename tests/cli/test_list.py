@@ -27,6 +27,7 @@ from tests.support.stored import (
 )
 from tuner import store_cache
 from tuner.formatting import short_paths
+from tuner.store import runs
 from tuner.store.migrate import upgrade
 from tuner.workload import CacheKey
 
