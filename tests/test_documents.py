@@ -130,7 +130,7 @@ def test_bash_completes_the_keys_of_the_database(
         store_cache(tmp_path / "tuning.db", key, {"chunk_size": 4})
     monkeypatch.setenv("TUNER_DATABASE", str(tmp_path / file))
     offered = sorted(keys) if file == "tuning.db" else []
-    for command in ("show", "pin", "delete", "compare", "verify", "plot", "report --key"):
+    for command in ("show", "pin", "delete", "compare", "verify", "plot"):
         assert completed(f"tuner {command} k1") == offered
     for key in offered:
         assert completed(f"tuner show {key[:9]}") == [key]

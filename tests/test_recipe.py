@@ -16,7 +16,7 @@ RECIPE = (ROOT / "docs" / "adding-a-key-field.md").read_text()
 STEP = re.compile(
     r"<!-- (?P<file>\S+), (?P<how>[a-z]+)(?:: (?P<mark>.*?))? -->\n```python\n(.*?)```", re.S
 )
-TESTS = ("tests/test_identity.py", "tests/test_golden.py", "tests/test_schema.py")
+TESTS = ("tests/test_identity.py", "tests/store/test_golden.py", "tests/store/test_schema.py")
 
 
 @pytest.fixture

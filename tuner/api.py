@@ -16,7 +16,7 @@ from tuner.budget import TIME_BUDGET_S
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
 from tuner.environment import Environment, environment_of
-from tuner.formatting import counted, interval, percent, printable
+from tuner.formatting import candidate_name, counted, in_use, interval, percent, printable
 from tuner.model_facts import model_signature
 from tuner.paths import cache_path
 from tuner.records import Answer, Difference, Outcome, SimilarKey
@@ -255,14 +255,16 @@ class Explanation(NamedTuple):
 
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.reason}", f"key:       {self.key}"]
-        for title, found in (("choice", self.answer), ("nearest", self.near)):
-            if found is None:
-                continue
-            choice = "default" if found.chunk_size is None else str(found.chunk_size)
-            gain = f", {percent(found.gain)} faster than the default" if found.gain else ""
-            if isinstance(found, SimilarKey):
-                choice, gain = f"{found.key}, where {choice} won", gain and f"{gain} there"
-            lines.append(f"{title + ':':11}{choice}{gain}")
+        if self.answer is not None:
+            answer = self.answer
+            gain = f", {percent(answer.gain)} faster than the default" if answer.gain else ""
+            choice = in_use(answer.chunk_size, answer.decided, answer.pinned_because is not None)
+            lines.append(f"choice:    {choice}{gain}")
+        if self.near is not None:
+            choice = candidate_name(self.near.chunk_size)
+            gain = f", {percent(self.near.gain)} faster than the default" if self.near.gain else ""
+            there = gain and f"{gain} there"
+            lines.append(f"similar:   {self.near.key}, where {choice} won{there}")
         lines += [f"{'':11}{difference}" for difference in self.differences]
         return "\n".join(map(printable, [*lines, f"next:      {self.will_happen}"]))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import sqlite3
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -76,7 +77,8 @@ def on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line step pools on a clock of their own."""
     monkeypatch.setitem(POOLS, "rollout", Pool)
     monkeypatch.setattr(
-        "tuner.cli.tune.Request",
+        sys.modules["tuner.cli.tune"],
+        "Request",
         functools.partial(tuning.Request, clock=lambda: Pool.last.clock()),
     )
     COSTS.clear()

@@ -198,7 +198,7 @@ Timings = Annotated[
     msgspec.Meta(max_length=MAX_SAMPLES),
 ]
 REQUIRED = ("tuning_key", "run_uid", "state", "samples", "finished_utc")
-_FIELDS = {name: _bounds(name, column.kind) for name, column in ROW_COLUMNS["runs"].items()}
+_FIELDS = {str(name): _bounds(name, column.kind) for name, column in ROW_COLUMNS["runs"].items()}
 RunLine = msgspec.defstruct(
     "RunLine",
     [
