@@ -16,7 +16,15 @@ from tuner.budget import TIME_BUDGET_S
 from tuner.candidates import native_chunk_size, whole_number
 from tuner.device import device_fingerprint
 from tuner.environment import Environment, environment_of
-from tuner.formatting import candidate_name, counted, in_use, interval, percent, printable
+from tuner.formatting import (
+    candidate_name,
+    counted,
+    in_use,
+    interval,
+    percent,
+    printable,
+    steps_per_second,
+)
 from tuner.model_facts import model_signature
 from tuner.paths import cache_path
 from tuner.records import Answer, Difference, Outcome, SimilarKey
@@ -175,34 +183,27 @@ def _report(outcome: Outcome, request: Request) -> None:
         f"{'default' if name == 'None' else name} {ms:.4g}"
         for name, ms in answer.per_candidate_ms.items()
     )
-    tell = log.inform if outcome.race else log.debug
-    if timings:
-        near = f"; shortened by key {outcome.near.key[:11]}" if outcome.near else ""
-        tell(f"ms per step: {timings}{near}")
-    why = f", measured because {outcome.miss.reason}" if outcome.miss else ""
-    log.debug(f"key {key} in {request.database}{why}")
+    details = [f"measured because {outcome.miss.reason}"] if outcome.miss else []
+    details += [f"warm-started by key {outcome.near.key[:11]}"] if outcome.near else []
+    details += [f"ms per step: {timings}"] if timings else []
+    if details:
+        tell = log.inform if outcome.race else log.debug
+        tell("; ".join(details))
+    log.debug(f"key {key} in {request.database}")
 
 
 def describe_answer(answer: Answer, workload: Workload) -> str:
     """Say in one line which chunk_size is used, its gain, its state and the next step."""
-    native = native_chunk_size(workload.num_envs, workload.nthread)
-    using = "the default" if answer.chunk_size is None else f"{answer.chunk_size}"
-    state = "decided" if answer.decided else "provisional"
-    if answer.pinned_because is not None:
-        state = f"pinned: {answer.pinned_because}"
-    parts = [f"using {using}, {state}"]
-    default_ms = answer.per_candidate_ms.get("None")
+    pinned = answer.pinned_because is not None
+    parts = [in_use(answer.chunk_size, answer.decided, pinned)]
+    if pinned:
+        parts.append(f"because {answer.pinned_because}")
     if answer.chunk_size is not None:
         if answer.gain is not None:
             spread = interval(answer.gain_low, answer.gain_high)
             parts.append(f"{percent(answer.gain)} faster than the default ({spread})")
-        parts.append(f"the default is {native}")
-    ms = answer.per_candidate_ms.get(str(answer.chunk_size))
-    if ms and default_ms:
-        rate = f"{_rate(workload, ms)} environment-steps/s"
-        parts.append(
-            rate + (f", default {_rate(workload, default_ms)}" if answer.chunk_size else "")
-        )
+        parts.append(f"the default is {native_chunk_size(workload.num_envs, workload.nthread)}")
+    parts += filter(None, [_speed(workload, answer.per_candidate_ms.get(str(answer.chunk_size)))])
     if not answer.decided:
         parts.append(
             f"undecided ({answer.reason}): the next job measures further, or run tuner tune"
@@ -210,9 +211,8 @@ def describe_answer(answer: Answer, workload: Workload) -> str:
     return "; ".join(parts)
 
 
-def _rate(workload: Workload, ms: float) -> str:
-    """Write the environment-steps per second of a step of this many milliseconds."""
-    return f"{workload.num_envs * workload.bench_nsteps / ms * 1e3:,.0f}"
+def _speed(workload: Workload, milliseconds: float | None) -> str:
+    return steps_per_second(milliseconds, workload.num_envs, workload.bench_nsteps)
 
 
 WILL_HAPPEN = {

@@ -38,13 +38,6 @@ PRIVATE = (
 
 BOOLEANS = {"has_choice", "warm_up", "decided"}
 """Stored as 0 and 1, like the facts of a key that are declared as bool."""
-WITHOUT_TYPE = {
-    int: "samples seed pid chosen_chunk_size sample_order round chunk_size nanoseconds steps runs "
-    "imported_runs",
-    float: "time_budget_seconds pool_seconds load_average gain gain_low gain_high expected_loss "
-    "between_runs",
-}
-"""Types of columns whose table declares none."""
 
 
 class Column(NamedTuple):
@@ -57,21 +50,19 @@ class Column(NamedTuple):
 def _kind(column: sa.ColumnElement[Any], name: str) -> type:
     if name in BOOLEANS:
         return bool
-    if not isinstance(column.type, sa.types.NullType):
-        return column.type.python_type
-    return next((kind for kind, names in WITHOUT_TYPE.items() if name in names.split()), str)
+    return column.type.python_type
 
 
 def _columns(table: sa.FromClause, *without: str, **renamed: str) -> dict[str, Column]:
     return {
-        renamed.get(column.name, column.name): Column(_kind(column, column.name), column)
+        str(renamed.get(column.name, column.name)): Column(_kind(column, column.name), column)
         for column in table.columns
         if column.name not in without
     }
 
 
 def _facts(table: sa.FromClause, fields: Mapping[str, Any]) -> dict[str, Column]:
-    return {name: Column(field.kind, table.c[name]) for name, field in fields.items()}
+    return {str(name): Column(field.kind, table.c[name]) for name, field in fields.items()}
 
 
 MODEL, DEVICE, KEY = schema.model, schema.device, schema.tuning_key
@@ -198,7 +189,7 @@ Timings = Annotated[
     msgspec.Meta(max_length=MAX_SAMPLES),
 ]
 REQUIRED = ("tuning_key", "run_uid", "state", "samples", "finished_utc")
-_FIELDS = {str(name): _bounds(name, column.kind) for name, column in ROW_COLUMNS["runs"].items()}
+_FIELDS = {name: _bounds(name, column.kind) for name, column in ROW_COLUMNS["runs"].items()}
 RunLine = msgspec.defstruct(
     "RunLine",
     [

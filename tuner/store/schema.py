@@ -181,7 +181,7 @@ RUN_ATTRIBUTES = {
 
 
 def _fields(table: sa.Table) -> dict[str, Field]:
-    return {column.name: column.info["field"] for column in table.columns if column.info}
+    return {str(column.name): column.info["field"] for column in table.columns if column.info}
 
 
 MODEL_FIELDS = _fields(model)
