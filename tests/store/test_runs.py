@@ -119,7 +119,7 @@ def test_recomputing_mends_what_was_changed_by_hand(filled: Path, shell: Shell) 
     rows_of(filled, "UPDATE verdict SET chunk_size = 900, gain = gain_high, samples = 1")
     rows_of(filled, "DELETE FROM verdict WHERE key_digest = ?", OTHER)
     told = shell("db", "recompute", "--database", filled)
-    assert (told.code, told.out) == (0, f"{filled}: the verdicts of 2 keys are made anew\n")
+    assert (told.code, told.out) == (0, f"{filled}: recomputed the verdicts of 2 keys\n")
     assert verdicts_of(filled) == before
 
 

@@ -36,7 +36,7 @@ from tuner.store import schema
 from tuner.store.backup import NAME_KEPT, back_up
 from tuner.store.database import reading, writing
 from tuner.store.maintenance import fresh_schema, schema_of
-from tuner.store.queries import EVERYTHING, Selection, on_runs
+from tuner.store.queries import EVERYTHING, Selection, run_conditions
 from tuner.store.runs import SampleRow, judge_key
 from tuner.store.sqlite import REVISION, file_revision, open_for_writing, other_revision
 
@@ -131,16 +131,15 @@ def _check_revision(database: Path) -> None:
         raise other_revision(database, revision)
 
 
-def _selected(selection: Selection, moment: str) -> sa.TextClause:
-    where, given = on_runs(selection, moment)
-    return sa.text(where).bindparams(**given)
+def _selected(selection: Selection, moment: sa.ColumnElement[Any]) -> sa.ColumnElement[bool]:
+    return sa.and_(sa.true(), *run_conditions(selection, moment))
 
 
 def _count(connection: sa.Connection, selection: Selection) -> Written:
     """Count samples and runs."""
     run = schema.run.c
     counts = sa.select(sa.func.count(run.run_id), sa.func.coalesce(sa.func.sum(run.samples), 0))
-    where = _selected(selection, "run.finished_utc")
+    where = _selected(selection, schema.run.c.finished_utc)
     runs, rows = connection.execute(counts.select_from(RUNS).where(where)).one()
     return Written(rows, runs)
 
@@ -149,11 +148,11 @@ def _records(connection: sa.Connection, what: What, selection: Selection) -> Ite
     """Read verdicts by key, or runs by key and end."""
     format_name = {"format": FORMATS[what]}
     if what == "verdicts":
-        where = _selected(selection, "verdict.last_measured_utc")
+        where = _selected(selection, schema.verdict.c.last_measured_utc)
         for row in connection.execute(SELECT_VERDICTS.where(where)).mappings():
             yield format_name | named(ROW_COLUMNS[what], row), None
         return
-    statement = SELECT_RUNS.where(_selected(selection, "run.finished_utc")).order_by(
+    statement = SELECT_RUNS.where(_selected(selection, schema.run.c.finished_utc)).order_by(
         schema.tuning_key.c.digest, schema.run.c.finished_utc, schema.run.c.uid
     )
     for row in connection.execute(statement).mappings():
@@ -305,7 +304,7 @@ def _write_database(
     statements = list(_restore_schema(schema_of(copy), fresh_schema()))
     run, key = schema.run, schema.tuning_key
     selected = sa.select(run.c.run_id).select_from(RUNS)
-    selected = selected.where(_selected(selection, "run.finished_utc"))
+    selected = selected.where(_selected(selection, schema.run.c.finished_utc))
     dropped = run.c.run_id.not_in(selected)
     with writing(copy) as connection:
         for statement in statements:

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import sqlite
 
 from tuner.environment import Environment, violated
 from tuner.errors import ArgumentError
@@ -111,14 +110,6 @@ def run_conditions(selection: Selection, moment: sa.ColumnElement[Any]) -> list[
     found = key_conditions(selection)
     chosen = keys.c.digest.in_(sa.select(overview.c.tuning_key).where(*found))
     return ([chosen] if found else []) + time_conditions(selection, moment)
-
-
-def on_runs(selection: Selection, moment: str) -> tuple[str, Row]:
-    """Write `run_conditions` as SQL text with named parameters, for the driver."""
-    conditions = run_conditions(selection, sa.literal_column(moment))
-    dialect = sqlite.dialect(paramstyle="named")
-    compiled = sa.and_(sa.true(), *conditions).self_group().compile(dialect=dialect)
-    return str(compiled), dict(compiled.params)
 
 
 def _starts_with(column: sa.ColumnElement[Any], text: str) -> Condition:
