@@ -326,7 +326,7 @@ def test_a_near_relative_shortens_the_measuring_and_is_named(
     helped = NoisyPool(seed=1)
     assert ask(helped, database, time_budget_s=10.0, bench_nsteps=5) == FAST
     assert steps_of(helped) < steps_of(fresh)
-    assert f"shortened by key {its_key()[:11]}" in caplog.text
+    assert f"warm-started by key {its_key()[:11]}" in caplog.text
     with closing(sqlite3.connect(database)) as connection:
         rows = connection.execute("SELECT occasion, near_key FROM run ORDER BY run_id").fetchall()
     assert rows == [("new", None), ("near", its_key())]

@@ -195,9 +195,8 @@ def _report(outcome: Outcome, request: Request) -> None:
 def describe_answer(answer: Answer, workload: Workload) -> str:
     """Say in one line which chunk_size is used, its gain, its state and the next step."""
     pinned = answer.pinned_because is not None
-    parts = [in_use(answer.chunk_size, answer.decided, pinned)]
-    if pinned:
-        parts.append(f"because {answer.pinned_because}")
+    state = f": {answer.pinned_because}" if pinned else ", decided" if answer.decided else ""
+    parts = [in_use(answer.chunk_size, answer.decided, pinned) + state]
     if answer.chunk_size is not None:
         if answer.gain is not None:
             spread = interval(answer.gain_low, answer.gain_high)

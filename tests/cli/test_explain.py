@@ -296,7 +296,7 @@ def test_a_wrong_call_says_what_is_wrong(
 
 def test_a_database_that_cannot_be_read_is_one_clear_line(database: Path, shell: Shell) -> None:
     database.write_bytes(b"no database" * 100)
-    assert "tuner db check" in shell.refused(*CALL, "--database", database)
+    assert "check the path" in shell.refused(*CALL, "--database", database)
     golden = ROOT / "tests" / "golden" / "0001.db"
     database.write_bytes(golden.read_bytes())
     before = contents(database.parent)

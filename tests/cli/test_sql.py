@@ -211,11 +211,16 @@ def test_without_a_statement_it_tells_how_to_open_the_file(database: Path, shell
         assert view in told
 
 
+def test_endless_rows_are_refused_in_one_line(database: Path, shell: Shell) -> None:
+    told = shell.refused("sql", f"{ENDLESS} select i from n", "--database", database)
+    assert "add a LIMIT" in told
+
+
 @pytest.mark.parametrize("form", ["table", "csv", "json"])
-def test_endless_rows_are_streamed_and_a_closed_pipe_ends_them_quietly(
+def test_many_rows_are_printed_and_a_closed_pipe_ends_them_quietly(
     started: Started, database: Path, form: str
 ) -> None:
-    process = started(database, f"{ENDLESS} select i from n", "--format", form)
+    process = started(database, f"{ENDLESS} select i from n limit 400000", "--format", form)
     assert process.stdout is not None
     assert process.stderr is not None
     assert len(process.stdout.read(300_000)) == 300_000

@@ -55,7 +55,7 @@ def test_ctrl_c_while_tuning_keeps_what_was_timed(database: Path) -> None:
         process.send_signal(signal.SIGINT)
         told = process.stderr.read()
     assert process.returncode == 130
-    assert "timings kept, whoever asks next" in told
+    assert "timings stored, the next job resumes the measurement" in told
     assert "Traceback" not in told
     with closing(sqlite3.connect(database)) as connection:
         (run,) = connection.execute("SELECT state, message FROM run")

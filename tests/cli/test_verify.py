@@ -204,7 +204,7 @@ def test_a_model_that_lies_elsewhere_now_can_be_named(
     moved.write_text("<mujoco><worldbody/></mujoco>")
     told = shell.refused("verify", key, "--model-file", moved, "--database", database)
     assert "has changed" in told
-    assert "name it" in shell.refused("verify", "--model-file", moved, code=2)
+    assert "needs KEY" in shell.refused("verify", "--model-file", moved, code=2)
 
 
 @pytest.mark.usefixtures("on_the_clock")

@@ -107,7 +107,7 @@ def test_one_line_says_what_happened(database: Path, capfd: pytest.CaptureFixtur
     assert measured.out == hit.out == ""
     line, timings = measured.err.splitlines()
     assert line.startswith("tuner: measured: using ")
-    assert timings.startswith("tuner: ms per step: default ")
+    assert timings.startswith("tuner: measured because there is no database yet; ms per step: ")
     assert hit.err == line.replace("measured", "hit") + "\n"
     assert "decided" in line
     assert "environment-steps/s" in line

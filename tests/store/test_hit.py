@@ -38,6 +38,8 @@ HIT_MODULES = {
     "tuner.store.sqlite",
     "tuner.store.lookup",
     "tuner.environment",
+    "tuner.formatting",
+    "tuner.tuning",
     "tuner.model_facts",
 }
 """The modules of this package that a hit loads."""
