@@ -126,7 +126,12 @@ def _print_as_json(columns: list[str], rows: list[tuple[Any, ...]]) -> None:
         json.dumps(dict(zip(columns, map(_in_json, row), strict=True)), allow_nan=False)
         for row in rows
     )
-    click.echo("[\n  " + ",\n  ".join(lines) + "\n]" if rows else "[]")
+    if not rows:
+        click.echo("[]")
+        return
+    for place, line in enumerate(lines):
+        click.echo(f"{',' if place else '['}\n  {line}", nl=False)
+    click.echo("\n]")
 
 
 def _in_json(value: Any) -> Any:

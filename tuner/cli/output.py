@@ -88,7 +88,9 @@ def print_table(
         table.add_row(*cells, style="green" if place == marked else None)
     with to.capture() as capture:
         to.print(table)
-    click.echo("\n".join(line.rstrip() for line in capture.get().splitlines()), err=err)
+    # Line by line: one large write to a pipe that is closed meanwhile reports no error.
+    for line in capture.get().splitlines():
+        click.echo(line.rstrip(), err=err)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
