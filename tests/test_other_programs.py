@@ -169,7 +169,7 @@ def test_where_writing_is_allowed_nothing_is_written_either(program: str, tmp_pa
     assert [file.name for file in tmp_path.iterdir()] == ["tuning.db"]
 
 
-@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+@pytest.mark.parametrize("suffix", ["csv", "parquet"])
 @pytest.mark.parametrize(
     ("program", "reader"), [("duckdb", READ_BY_DUCKDB), ("pandas", READ_BY_PANDAS)]
 )
