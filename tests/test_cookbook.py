@@ -25,7 +25,7 @@ from tests.golden.make import FOLDER
 from tests.support.facts import a_key
 from tuner.store.sqlite import REVISION
 
-PAGE = Path(__file__).parents[1] / "docs" / "cookbook.md"
+PAGE = Path(__file__).parents[1] / "docs" / "sql.md"
 EXAMPLE = re.compile(
     r"```console\n\$ (?P<command>[^\n]+)\n(?P<output>.*?)```"
     r"|```(?P<language>sql|python)\n(?P<program>.*?)```\n\n```text\n(?P<printed>.*?)```",

@@ -839,6 +839,6 @@ def test_a_database_of_before_is_to_be_upgraded_first(tmp_path: Path) -> None:
 
 
 def test_the_document_names_every_column() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "exchange.md").read_text()
+    page = (Path(__file__).parents[1] / "docs" / "files.md").read_text()
     for name in {**COLUMNS, **VERDICT_COLUMNS}:
         assert f"`{name}`" in page

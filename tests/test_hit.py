@@ -38,7 +38,6 @@ HIT_ROOMS = {
     "tuner.paths",
     "tuner.api",
     "tuner.store",
-    "tuner.store.counting",
     "tuner.store.sqlite",
     "tuner.store.lookup",
     "tuner.environment",

@@ -9,6 +9,7 @@ from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "tuner"
 
+
 def modules() -> dict[str, ast.Module]:
     """Parse every module, named as seen from inside the package."""
     parsed = {}

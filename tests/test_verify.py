@@ -65,7 +65,7 @@ def work(model_file: Path = QUADRUPED, num_envs: int = 32) -> Asked:
 
 def chosen(database: Path, what: Asked, number: int = 1, **changes: Any) -> str:
     """Store a run after which a key has chosen 4."""
-    facts = {"pairs": 24, "stack": what.here, "model_file": str(what.model_file)}
+    facts = {"pairs": 24, "environment": what.here, "model_file": str(what.model_file)}
     verdict = store(database, what.key, a_run(number, FASTER, **facts | changes))
     assert verdict is not None
     assert (verdict.chunk_size, verdict.decided) == (4, True)

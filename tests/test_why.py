@@ -54,7 +54,7 @@ def changed(key: CacheKey, **changes: Any) -> CacheKey:
 
 def decided(database: Path, key: str, what: Asked, number: int = 1, **changes: Any) -> None:
     """Store a run that decides for 4."""
-    run = a_run(number, FASTER, **{"pairs": 24, "stack": what.here} | changes)
+    run = a_run(number, FASTER, **{"pairs": 24, "environment": what.here} | changes)
     verdict = store(database, key, run)
     assert verdict is not None
     assert (verdict.chunk_size, verdict.decided) == (4, True)

@@ -41,8 +41,8 @@ from tuner.records import (
 from tuner.store.database import check_writable
 from tuner.store.lookup import find_answer
 from tuner.store.migrate import upgrade
-from tuner.store.queries import nearest, read_snapshot
-from tuner.store.runs import policies_of, read_runs, save_run, valid_runs
+from tuner.store.queries import nearest, policies_of, read_runs, read_snapshot, valid_runs
+from tuner.store.runs import save_run
 from tuner.workload import CacheKey
 
 PLAN = "race"

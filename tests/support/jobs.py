@@ -19,7 +19,7 @@ import numpy as np
 from tests.support.facts import MODEL, SleepingPool
 from tuner import resolve_chunk_size
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 
 
 class TalkingPool(SleepingPool):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 from pathlib import Path
 
-QUADRUPED = Path(__file__).resolve().parent.parent / "examples" / "quadruped.xml"
+QUADRUPED = Path(__file__).resolve().parents[2] / "examples" / "quadruped.xml"
 
 
 def gymnasium_model(name: str) -> Path:

@@ -271,7 +271,7 @@ def policy(name: str | None, policy: str | None, as_json: bool, database: str | 
 @click.option("--json", "as_json", is_flag=True, help="Print JSON: the figures.")
 @database_option
 def stats(as_json: bool, database: str | None) -> None:
-    """Add up what is stored, what was looked up, and what that saved.
+    """Add up what is stored.
 
     \b
     Example:

@@ -21,8 +21,8 @@ from tuner.records import LARGEST_INTEGER
 from tuner.store import schema
 from tuner.store.database import reading, writing
 from tuner.store.migrate import make_empty, upgrade
-from tuner.store.queries import EVERYTHING, Selection, on_runs, read_snapshot
-from tuner.store.runs import judge_key, policies_of, recompute, utc_text
+from tuner.store.queries import EVERYTHING, Selection, on_runs, policies_of, read_snapshot
+from tuner.store.runs import judge_key, recompute, utc_text
 from tuner.store.schema import storable_text
 from tuner.store.sqlite import (
     OLDER_REVISIONS,

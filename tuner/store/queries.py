@@ -9,15 +9,15 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeVar
 
 from tuner.environment import Environment, violated
 from tuner.errors import ArgumentError
-from tuner.records import Difference, Run, SimilarKey
+from tuner.records import Candidate, Difference, Run, Sample, SimilarKey
 from tuner.store.lookup import timings_of
-from tuner.store.runs import Rows, policies_of, read_runs, valid_runs
 from tuner.store.schema import DEVICE_FIELDS, MODEL_FIELDS, RUN_PARAMETERS, fitting, storable_text
 from tuner.store.sqlite import (
     REVISION,
@@ -28,6 +28,9 @@ from tuner.store.sqlite import (
     other_revision,
 )
 from tuner.workload import CacheKey, Workload
+
+Rows = Callable[..., list[dict[str, Any]]]
+"""A statement and its parameters in, rows by name out."""
 
 FILE_NAME = "replace(model_file, rtrim(model_file, replace(model_file, '/', '')), '')"
 """The part of a path after its last slash: SQLite has no function for it."""
@@ -574,3 +577,82 @@ def _told_apart(names: Iterator[str]) -> tuple[str, ...]:
             unique = f"{name}:{number}"
         found.append(unique)
     return tuple(found)
+
+
+NOTHING: Mapping[int, Run] = {}
+RUNS = """
+    SELECT run.* FROM run JOIN tuning_key ON tuning_key.key_id = run.key_id
+    WHERE tuning_key.digest = :key AND run.state <> 'failed'
+    ORDER BY run.finished_utc, run.uid
+"""
+SAMPLES = "SELECT * FROM sample WHERE run_id = :run_id ORDER BY sample_order"
+POLICIES = "SELECT name, policy FROM validator"
+
+
+def read_runs(rows: Rows, key: str, known: Mapping[int, Run] = NOTHING) -> dict[int, Run]:
+    """Read all runs of a key but the failed ones, with their samples, by their number.
+
+    They come in the order of their ends, whatever the order in which they were stored.
+
+    Args:
+        rows: Asks the database.
+        key: The key's digest.
+        known: Runs that need not be read, because the caller has just stored them.
+    """
+    found = {}
+    for row in rows(RUNS, {"key": key}):
+        number = row["run_id"]
+        # A row that no tuner wrote must not keep the other runs of its key from being judged.
+        with suppress(ValueError, TypeError, OverflowError, RecursionError):
+            found[number] = known.get(number) or _run(row, _samples(rows, number))
+    return found
+
+
+def _samples(rows: Rows, run_id: int) -> tuple[Sample, ...]:
+    return tuple(
+        Sample(
+            candidate=Candidate(row["chunk_size"]),
+            block=row["round"],
+            order=row["sample_order"],
+            nanoseconds=row["nanoseconds"],
+            warm_up=bool(row["warm_up"]),
+            repeats=row["steps"],
+        )
+        for row in rows(SAMPLES, {"run_id": run_id})
+    )
+
+
+def _run(row: Mapping[str, Any], samples: tuple[Sample, ...]) -> Run:
+    failed = json.loads(row["failed_chunk_sizes"]) if row["failed_chunk_sizes"] else []
+    return Run(
+        state=row["state"],
+        uid=row["uid"],
+        finished=datetime.fromisoformat(row["finished_utc"]),
+        started=datetime.fromisoformat(row["started_utc"]) if row["started_utc"] else None,
+        strategy=row["plan"],
+        samples=samples,
+        environment=Environment(
+            row["mujoco_version"], row["pool"], row["pool_version"], row["method"]
+        ),
+        trigger=row["occasion"],
+        choice=Candidate(row["chosen_chunk_size"]) if row["has_choice"] else None,
+        origin=row["origin"],
+        time_budget_seconds=row["time_budget_seconds"],
+        pool_seconds=row["pool_seconds"],
+        message=row["message"],
+        failed=tuple(Candidate(None if chunk is None else int(chunk)) for chunk in failed),
+    )
+
+
+def valid_runs(
+    runs: Mapping[int, Run], policies: dict[str, Any], here: Environment
+) -> dict[int, Run]:
+    """Keep the runs whose stack holds here, as the policies say."""
+    return {
+        number: run for number, run in runs.items() if not violated(policies, run.environment, here)
+    }
+
+
+def policies_of(rows: Rows) -> dict[str, Any]:
+    """Read how strictly each validator counts."""
+    return {row["name"]: row["policy"] for row in rows(POLICIES)}
