@@ -67,8 +67,6 @@ import pandas as pd
 file = sys.argv[1]
 if file.endswith(".csv"):
     frame = pd.read_csv(file)
-elif file.endswith(".jsonl"):
-    frame = pd.read_json(file, lines=True)
 else:
     frame = pd.read_parquet(file)
 print(json.dumps([
