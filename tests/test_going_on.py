@@ -19,8 +19,7 @@ from tuner.api import explain
 from tuner.environment import PROTOCOL, environment_of
 from tuner.lock import measuring_turn
 from tuner.racing import race
-from tuner.records import Answer
-from tuner.store.lookup import find_answer
+from tuner.store.lookup import Answer, find_answer
 from tuner.store.maintenance import check
 from tuner.store.queries import read_key
 from tuner.tuning import Request, StepInputs, answer_key

@@ -27,9 +27,8 @@ from tuner.formatting import (
 )
 from tuner.model_facts import model_signature
 from tuner.paths import cache_path
-from tuner.records import Answer, Difference, Outcome, SimilarKey
-from tuner.store.lookup import find_answer
-from tuner.tuning import Request, StepInputs, answer_key, is_open
+from tuner.store.lookup import Answer, find_answer
+from tuner.tuning import Outcome, Request, StepInputs, answer_key, is_open
 from tuner.workload import CacheKey, Workload, make_cache_key
 
 if TYPE_CHECKING:
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tuner.pools import Pool
+    from tuner.store.queries import Difference, SimilarKey
 
 
 def resolve_chunk_size(

@@ -10,13 +10,14 @@ from __future__ import annotations
 import os
 import platform
 import re
-import socket
 import sys
 from functools import cache
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    from tuner.records import RunMetadata
 
 import tuner
-from tuner.records import RunMetadata
 
 
 def device_fingerprint() -> dict[str, Any]:
@@ -268,6 +269,8 @@ def _text(file: str, most: int = MOST) -> str | None:
 
 def run_metadata() -> RunMetadata:
     """Note how things stand now. Never raises: what cannot be read is None."""
+    from tuner.records import RunMetadata  # a hit has no run
+
     return RunMetadata(
         hostname=_hostname(),
         pid=os.getpid(),
@@ -279,7 +282,7 @@ def run_metadata() -> RunMetadata:
 
 def _hostname() -> str | None:
     try:
-        return socket.gethostname() or None
+        return platform.node() or None
     except OSError:
         return None
 

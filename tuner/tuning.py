@@ -11,10 +11,9 @@ import os
 import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from tuner import log
 from tuner.budget import GRACE_S, RESUME_SHARE, TIME_BUDGET_S, can_resume
@@ -22,23 +21,13 @@ from tuner.candidates import filter_candidates, make_candidates
 from tuner.environment import Environment, environment_of
 from tuner.errors import ArgumentError, DatabaseError, LockError, OlderSchemaError
 from tuner.formatting import counted
-from tuner.records import (
-    LARGEST_INTEGER,
-    NATIVE_DEFAULT,
-    Answer,
-    Miss,
-    Outcome,
-    Race,
-    Run,
-    SimilarKey,
-    Trigger,
-    Verdict,
-)
-from tuner.store.lookup import find_answer
+from tuner.store.lookup import Answer, Miss, find_answer
 
 if TYPE_CHECKING:
     from tuner.pools import Pool
     from tuner.racing.race import Progress
+    from tuner.records import Race, Run, Trigger, Verdict
+    from tuner.store.queries import SimilarKey
     from tuner.workload import CacheKey
 
 STRATEGY = "race"
@@ -47,8 +36,22 @@ INTERRUPTED = "interrupted"
 """The message of a run that somebody stopped with Ctrl-C."""
 
 
-@dataclass(frozen=True, slots=True)
-class StepInputs:
+class Outcome(NamedTuple):
+    """What came of asking for a key."""
+
+    source: Literal["hit", "measured"]
+    answer: Answer
+    miss: Miss | None = None
+    """Why it was measured, where it was."""
+    race: Race | None = None
+    """The measurement, where there was one."""
+    verdict: Verdict | None = None
+    """What all runs of the key say with this one, where there was a measurement."""
+    near: SimilarKey | None = None
+    """The stored key whose history shortened it."""
+
+
+class StepInputs(NamedTuple):
     """What a race times: a pool, and the arguments of one step of it."""
 
     pool: Pool
@@ -62,8 +65,7 @@ class StepInputs:
     """Called once per block of the race."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """One question for a key's answer, and how it may be measured."""
 
     key: CacheKey
@@ -193,6 +195,7 @@ def _measure_and_save(request: Request, inputs: StepInputs, miss: Miss) -> Outco
     from tuner.device import run_metadata
     from tuner.racing.meta_analysis import VERIFY
     from tuner.racing.race import race_chunk_sizes
+    from tuner.records import Run
     from tuner.store.database import check_writable
     from tuner.store.migrate import upgrade
     from tuner.store.runs import save_run
@@ -285,6 +288,8 @@ def _checked(request: Request, inputs: StepInputs) -> tuple[int, float]:
         ArgumentError: a value cannot be timed or stored.
     """
     num_envs, seed = request.key.workload.num_envs, request.seed
+    from tuner.records import LARGEST_INTEGER
+
     if seed is not None and not 0 <= seed <= LARGEST_INTEGER:
         raise ArgumentError(f"seed must be a whole number from 0 to {LARGEST_INTEGER}, got {seed}")
     if len(inputs.state) != num_envs:
@@ -299,8 +304,7 @@ def _checked(request: Request, inputs: StepInputs) -> tuple[int, float]:
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _History:
+class _History(NamedTuple):
     """What is known before a measurement."""
 
     trigger: Trigger
@@ -373,6 +377,8 @@ def _choice_of(file: Path, key: CacheKey, here: Environment) -> list[int]:
 
 def _is_worth_keeping(race: Race, time_budget_s: float) -> bool:
     """Tell whether a later process could resume this race."""
+    from tuner.records import NATIVE_DEFAULT
+
     default = [e.milliseconds for e in race.verdict.estimates if e.candidate == NATIVE_DEFAULT]
     return bool(default) and can_resume(default[0], time_budget_s)
 

@@ -25,8 +25,8 @@ from tuner.environment import Environment
 from tuner.errors import ArgumentError
 from tuner.exchange.export import Format
 from tuner.exchange.importing import import_files
-from tuner.records import Answer, Run, RunMetadata
-from tuner.store.lookup import find_answer
+from tuner.records import Run, RunMetadata
+from tuner.store.lookup import Answer, find_answer
 from tuner.store.maintenance import check
 from tuner.store.runs import save_run
 from tuner.store.sqlite import OLDER_REVISIONS, REVISION

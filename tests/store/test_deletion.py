@@ -24,9 +24,9 @@ from tests.support.stored import (
 from tuner import load_cache
 from tuner.environment import Environment
 from tuner.errors import ArgumentError, DatabaseError
-from tuner.records import Answer, Run
+from tuner.records import Run
 from tuner.store import runs as store_runs
-from tuner.store.lookup import find_answer
+from tuner.store.lookup import Answer, find_answer
 from tuner.store.maintenance import check
 from tuner.store.queries import EVERYTHING, Selection
 from tuner.store.runs import (

@@ -14,8 +14,7 @@ from tests.golden.make import FOLDER
 from tests.support.facts import ClockworkPool, a_key
 from tests.support.resolving import NTHREAD, NUM_ENVS, resolve
 from tuner import load_cache, store_cache
-from tuner.records import Answer
-from tuner.store.lookup import find_answer
+from tuner.store.lookup import Answer, find_answer
 from tuner.store.maintenance import check, fresh_schema, schema_of
 from tuner.store.migrate import upgrade
 from tuner.store.queries import read_key, read_overview

@@ -19,13 +19,12 @@ from tests.support.resolving import its_key
 from tuner import device, race_chunk_sizes, store_cache
 from tuner.environment import Environment
 from tuner.errors import DatabaseError
-from tuner.records import Answer, Miss
 from tuner.store import lookup, sqlite
+from tuner.store.lookup import Answer, Miss
 from tuner.store.sqlite import OUR_TABLES, REVISION
 
 HIT_MODULES = {
     "tuner",
-    "tuner.records",
     "tuner.budget",
     "tuner.candidates",
     "tuner.device",

@@ -146,7 +146,7 @@ def test_who_looks_while_another_makes_the_database_sees_none_or_one(tmp_path: P
     program = """
 import sys
 from pathlib import Path
-from tuner.records import Miss
+from tuner.store.lookup import Miss
 from tuner.store.lookup import find_answer, read_answers
 print("looking", flush=True)
 while not Path(sys.argv[1]).with_suffix(".done").exists():

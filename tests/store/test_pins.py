@@ -16,8 +16,7 @@ from tests.support.stored import ALIKE, HERE, Shell, a_run, rows_of, store
 from tuner import load_cache, store_cache
 from tuner.environment import Environment
 from tuner.errors import ArgumentError
-from tuner.records import Answer, Miss
-from tuner.store.lookup import find_answer
+from tuner.store.lookup import Answer, Miss, find_answer
 from tuner.store.maintenance import check
 from tuner.store.runs import (
     pin,

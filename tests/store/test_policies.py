@@ -18,8 +18,7 @@ from tests.support.stored import (
     store,
     verdicts_of,
 )
-from tuner.records import Answer
-from tuner.store.lookup import find_answer
+from tuner.store.lookup import Answer, find_answer
 from tuner.store.maintenance import check
 from tuner.store.runs import (
     recompute,

@@ -24,8 +24,8 @@ from tests.support.stored import (
     verdicts_of,
 )
 from tuner.environment import Environment
-from tuner.records import Answer, Candidate, Run
-from tuner.store.lookup import find_answer
+from tuner.records import Candidate, Run
+from tuner.store.lookup import Answer, find_answer
 from tuner.store.maintenance import check
 from tuner.store.migrate import upgrade
 from tuner.store.runs import (

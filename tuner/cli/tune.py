@@ -46,7 +46,10 @@ from tuner.workload import CacheKey, device_digest
 
 if TYPE_CHECKING:
     from tuner.api import Explanation
-    from tuner.records import Answer, Estimate, Miss, Outcome, SimilarKey
+    from tuner.records import Estimate
+    from tuner.store.lookup import Answer, Miss
+    from tuner.store.queries import SimilarKey
+    from tuner.tuning import Outcome
 
 
 class _Settings(NamedTuple):
@@ -487,8 +490,7 @@ def _in_words(line: dict[str, Any]) -> str:
 
 def _verify(file: Path, key: str, model_file: Path | None, time_budget: float) -> dict[str, Any]:
     """Time one key's choice again."""
-    from tuner.records import Answer, Miss
-    from tuner.store.lookup import find_answer
+    from tuner.store.lookup import Answer, Miss, find_answer
 
     what = asked_again(file, key, model_file)
     before = find_answer(file, what.key, what.key.workload.num_envs, what.here)

@@ -9,10 +9,9 @@ from __future__ import annotations
 import json
 import sqlite3
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.environment import UNKNOWN, Environment, violated
-from tuner.records import Answer, Miss
 from tuner.store.sqlite import (
     REVISION,
     error_name,
@@ -26,6 +25,39 @@ from tuner.store.sqlite import (
 
 if TYPE_CHECKING:
     from os import PathLike
+
+    from tuner.records import Trigger
+
+
+class Answer(NamedTuple):
+    """What the database says of one key: its verdict, and the timings for a person to read."""
+
+    chunk_size: int | None
+    """The choice; None is an answer too: the native default won."""
+    decided: bool
+    reason: Any
+    """Why it is not decided: "budget", "noise", "too few" or "contradiction". None where it is,
+    or "tie" where the rule for ties decided after all the time there was."""
+    gain: float | None
+    """Share of the native default's time that the choice saves; None where it is not known."""
+    gain_low: float | None
+    gain_high: float | None
+    """Ends of the 95 % confidence interval of `gain`."""
+    per_candidate_ms: dict[str, float]
+    """Milliseconds of one step by candidate, "None" for the native default."""
+    samples: int
+    """How many timings it rests on."""
+    pinned_because: str | None = None
+    """Why somebody pinned it, where somebody did."""
+
+
+class Miss(NamedTuple):
+    """Why the database has no answer to a key."""
+
+    reason: str
+    trigger: Trigger = "new"
+    """What a run that mends it is made for, as far as is known before relatives are looked for."""
+
 
 ONE_ANSWER = """
     SELECT verdict.mujoco_version, verdict.pool, verdict.pool_version, verdict.method,

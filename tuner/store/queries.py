@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from tuner.environment import Environment, violated
 from tuner.errors import ArgumentError
-from tuner.records import Candidate, Difference, Run, Sample, SimilarKey
+from tuner.records import Candidate, Run, Sample, Trigger
 from tuner.store import schema
 from tuner.store.database import reading
 from tuner.store.lookup import timings_of
@@ -31,6 +31,62 @@ from tuner.store.schema import (
 )
 from tuner.store.sqlite import Result, run_query
 from tuner.workload import CacheKey, Workload
+
+
+class Difference(NamedTuple):
+    """One fact in which a stored key differs from the one that is asked for."""
+
+    field: str
+    here: Any
+    there: Any
+    """None is unknown."""
+
+    def __str__(self) -> str:
+        return f"{self.field}: {_told(self.field, self.here)} here, " + (
+            f"{_told(self.field, self.there)} there"
+        )
+
+
+def _told(field: str, value: Any) -> str:
+    if value is None:
+        return "unknown"
+    if field == "cpu_quota":
+        return f"{value:g}" if value else "none"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+class SimilarKey(NamedTuple):
+    """A stored key with a decided verdict that is near to another one."""
+
+    key: str
+    chunk_size: int | None
+    """Its winner; None is the native default."""
+    gain: float | None
+    """What that gained over the default there, as a share of the default's time."""
+    num_envs: int
+    nthread: int
+    differences: tuple[Difference, ...]
+    """Empty where only its software stack is another one."""
+    environment: tuple[Difference, ...]
+    """Validators by which its verdict does not hold here."""
+
+    def trigger_for(self, key: str) -> Trigger:
+        """What a run is made for that this relative shortens."""
+        if self.key == key:
+            return "outdated"
+        # All that is known of it agrees: a row from before a field was known.
+        agrees = all(difference.there is None for difference in self.differences)
+        return "adopted" if agrees and not self.environment else "near"
+
+    def scaled_to(self, num_envs: int, nthread: int) -> int | None:
+        """Its winner for another amount of work: as many chunks a thread."""
+        if self.chunk_size is None:
+            return None
+        share = num_envs / nthread * self.nthread / self.num_envs
+        return min(max(1, round(self.chunk_size * share)), num_envs)
+
 
 Row = dict[str, Any]
 Condition = sa.ColumnElement[bool]
