@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.support.exchanged import (
@@ -128,6 +128,7 @@ TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1
 FREE = ("work", "pool", "pool_version", "model_file", "hostname", "message", "method")
 
 
+@settings(max_examples=60)  # each is an export and an import of a whole database
 @given(texts=st.dictionaries(st.sampled_from(FREE), TEXT))
 def test_any_text_survives_a_round_trip(
     texts: dict[str, str], tmp_path_factory: pytest.TempPathFactory
