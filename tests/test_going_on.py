@@ -12,8 +12,8 @@ import mujoco  # noqa: F401 - its version is a part of the environment
 import numpy as np
 import pytest
 
-from tests.support.asking import NTHREAD, NUM_ENVS, its_key, resolve
 from tests.support.facts import MODEL, ClockworkPool, SleepingPool, a_key
+from tests.support.resolving import NTHREAD, NUM_ENVS, its_key, resolve
 from tuner import device_fingerprint, load_cache, store_cache
 from tuner.api import explain
 from tuner.environment import PROTOCOL, environment_of

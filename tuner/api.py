@@ -144,7 +144,7 @@ def tune_pool(
         **options: Any other argument of `resolve_chunk_size`.
     """
     facts: dict[str, Any] = {
-        "num_envs": getattr(pool, "nbatch", len(state)),
+        "num_envs": getattr(pool, "nbatch", None),
         "nthread": getattr(pool, "nthread", None),
         "n_variants": 1,
         "dtype": getattr(state, "dtype", "float64"),
@@ -152,14 +152,16 @@ def tune_pool(
         "manual_chunk_size": None,
         "adaptive": True,
     }
-    if (options.get("nthread") or facts["nthread"]) is None:
+    facts |= options
+    unknown = [name for name in ("num_envs", "nthread") if facts[name] is None]
+    if unknown and facts["manual_chunk_size"] is None:
         log.warn(
-            f"using the native default, not tuned: a {type(pool).__name__} has no nthread: "
-            "pass nthread=..."
+            f"using the native default, not tuned: a {type(pool).__name__} does not tell its "
+            f"{unknown[0]}: pass {unknown[0]}=..."
         )
         return None
     given = {"pool": pool, "state": state, "model": model, "control": control}
-    return resolve_chunk_size(**facts | options | given, bench_nsteps=nstep)
+    return resolve_chunk_size(**facts | given, bench_nsteps=nstep)
 
 
 def _inputs(pool: Pool, state: Any, control: Any, model: Any, nstep: int) -> StepInputs:
@@ -205,7 +207,7 @@ def describe_answer(answer: Answer, workload: Workload) -> str:
     parts += filter(None, [_speed(workload, answer.per_candidate_ms.get(str(answer.chunk_size)))])
     if not answer.decided:
         parts.append(
-            f"undecided ({answer.reason}): the next job measures further, or run tuner tune"
+            f"undecided ({answer.reason}): a larger time_budget_s, or `tuner tune`, measures further"
         )
     return "; ".join(parts)
 

@@ -158,7 +158,7 @@ def cpu_quota(root: str = "") -> float | None:
 
 
 def governors(root: str = "") -> set[str]:
-    """List the clock governors of the usable CPUs, "performance" say; empty if there are none."""
+    """List the clock governors of the usable CPUs, such as "performance"; empty: unknown."""
     found = (
         _text(f"{root}/sys/devices/system/cpu/cpu{number}/cpufreq/scaling_governor")
         for number in usable_cpu_numbers()

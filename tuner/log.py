@@ -1,4 +1,4 @@
-"""One line to whoever watches the job: through logging where the host set it up, else stderr.
+"""Tells the user one line: through logging where the host configured it, else on stderr.
 
 A line is worth less than the job: nothing that goes wrong here reaches the caller. `logging`
 is never imported from here, because a process that has not imported it has not set it up.

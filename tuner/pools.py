@@ -56,7 +56,7 @@ class Pool(Protocol):
         Args:
             state: Where to start, (nbatch, nstate), rows of mjSTATE_FULLPHYSICS. Not changed.
             nstep: Physics steps, >= 1.
-            control: Controls, (nbatch, nstep, nu); None is none at all (zeros).
+            control: Controls, (nbatch, nstep, nu); None means zeros.
             chunk_size: Environments in one work item; None is the pool's own rule.
             return_sensor: Also return the sensors.
             post_step_forward_sensor: Refresh the sensors with one forward pass on the final

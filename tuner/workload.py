@@ -142,7 +142,7 @@ def dtype_name(dtype: Any) -> str:
     Raises:
         ArgumentError: if NumPy does not know it.
     """
-    import numpy as np  # whoever asks has it loaded; `import tuner` alone must not pay for it
+    import numpy as np  # not at the top: `import tuner` stays free of it
 
     try:
         return str(np.dtype(dtype).name)

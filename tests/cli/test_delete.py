@@ -77,6 +77,14 @@ def test_a_pinned_key_stays_unless_it_is_named(filled: Path, shell: Shell) -> No
     assert rows_of(filled, "SELECT tuning_key FROM tuning_overview") == [(OWN,)]
 
 
+def test_a_pinned_key_that_only_a_filter_selects_keeps_its_pin(filled: Path, shell: Shell) -> None:
+    runs.pin(filled, str(ANT), 8, "so")
+    told = shell("delete", "--model", "ant.xml", "--yes", "--database", filled)
+    assert told.code == 0
+    assert rows_of(filled, "SELECT key_digest, chunk_size FROM pin") == [(str(ANT), 8)]
+    assert rows_of(filled, "SELECT count(*) FROM run WHERE model_file = 'ant.xml'") == [(0,)]
+
+
 @pytest.mark.parametrize(
     ("call", "code"),
     [

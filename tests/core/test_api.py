@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.support.asking import NTHREAD, NUM_ENVS, NoLogging, its_key, resolve
 from tests.support.facts import MODEL, ClockworkPool, SleepingPool
+from tests.support.resolving import NTHREAD, NUM_ENVS, its_key, no_logging, resolve
 from tuner import load_cache, store_cache, tune_pool
 
 
@@ -99,7 +99,7 @@ def test_a_run_says_what_was_timed_and_under_which_circumstances(
 
 def test_one_line_says_what_happened(database: Path, capfd: pytest.CaptureFixture[str]) -> None:
     pool = ClockworkPool(NUM_ENVS, NTHREAD)
-    with NoLogging():
+    with no_logging():
         resolve(pool, database, clock=pool.clock)
         measured = capfd.readouterr()
         resolve(pool, database, clock=pool.clock)
@@ -109,7 +109,7 @@ def test_one_line_says_what_happened(database: Path, capfd: pytest.CaptureFixtur
     assert line.startswith("tuner: measured: using ")
     assert timings.startswith("tuner: measured because there is no database yet; ms per step: ")
     assert hit.err == line.replace("measured", "hit") + "\n"
-    assert "decided" in line
+    assert ", decided; " in line
     assert "environment-steps/s" in line
 
 
@@ -142,8 +142,8 @@ def test_a_pool_tells_what_the_short_way_in_leaves_out(database: Path) -> None:
 def test_a_pool_without_threads_gets_the_default_and_one_line(
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    with NoLogging():
-        assert tune_pool(object(), np.zeros((4, 3)), model=MODEL, nstep=4) is None
+    with no_logging():
+        assert tune_pool(object(), np.zeros((4, 3)), model=MODEL, nstep=4, num_envs=4) is None
     err = capfd.readouterr().err
     assert err.count("\n") == 1
     assert "nthread" in err
@@ -193,7 +193,7 @@ def test_a_candidate_on_which_the_pool_raises_is_named_with_the_run(database: Pa
 def test_a_pool_that_cannot_step_gives_the_default_one_line_and_a_failed_run(
     database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    with NoLogging():
+    with no_logging():
         assert resolve(Broken(NUM_ENVS, NTHREAD), database) is None
     err = capfd.readouterr().err
     assert err.count("\n") == 1
@@ -225,7 +225,7 @@ def test_a_pool_that_cannot_step_gives_the_default_one_line_and_a_failed_run(
 def test_whatever_is_wrong_the_job_gets_the_default_and_one_line(
     pool: SleepingPool, database: Path, capfd: pytest.CaptureFixture[str], changes: dict[str, Any]
 ) -> None:
-    with NoLogging():
+    with no_logging():
         assert resolve(pool, database, **changes) is None
     err = capfd.readouterr().err
     assert err.count("\n") == 1
@@ -236,7 +236,7 @@ def test_a_file_that_is_no_database_gives_the_default_and_is_left_alone(
     pool: SleepingPool, database: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     database.write_text("precious")
-    with NoLogging():
+    with no_logging():
         assert resolve(pool, database) is None
     err = capfd.readouterr().err
     assert err.count("\n") == 1
@@ -292,7 +292,7 @@ def test_an_argument_that_could_not_be_stored_is_refused_before_anything_is_time
 
 def test_without_a_stderr_the_line_goes_nowhere(database: Path) -> None:
     program = f"""
-from tests.support.asking import *
+from tests.support.resolving import *
 from tests.support.facts import SleepingPool
 import sys
 sys.stderr = None
@@ -315,7 +315,7 @@ def test_the_user_can_still_stop_the_job(database: Path, signal: type[BaseExcept
 
 def test_a_spawned_child_without_logging_says_its_line_on_stderr(database: Path) -> None:
     program = f"""
-from tests.support.asking import *
+from tests.support.resolving import *
 from tests.support.facts import SleepingPool
 import sys
 resolve(SleepingPool(NUM_ENVS, NTHREAD), Path({str(database)!r}))

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from benchmarks.simulation import Problem, SimulatedPool, _quiet
+from benchmarks.simulation import Problem, SimulatedPool, quiet
 from tests.support.facts import ClockworkPool
 from tests.support.stored import a_run
 from tuner.errors import ArgumentError, MeasuringError
@@ -19,7 +19,7 @@ from tuner.records import NATIVE_DEFAULT, Candidate, Race, Run
 
 
 def quiet_pool(costs: dict[int | None, float], seed: int = 0) -> SimulatedPool:
-    return SimulatedPool(costs, _quiet(np.random.default_rng(seed), 0.01), seed)
+    return SimulatedPool(costs, quiet(np.random.default_rng(seed), 0.01), seed)
 
 
 def run(pool: Any, candidates: Iterable[Any], *, num_envs: int = 1024, **options: Any) -> Race:

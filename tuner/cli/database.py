@@ -129,6 +129,7 @@ def repair(ctx: click.Context, database: str | None, yes: bool) -> None:
         f"imported {counted(found.new_runs, 'run')} with {counted(found.new_samples, 'sample')}, "
         f"rejected {counted(found.rejected, 'row')}"
     )
+    click.echo("pins and policies are not taken over: set them again with `tuner pin`, `db policy`")
     if found.error:
         click.echo(f"not all of it could be read: {found.error}", err=True)
     if not found.new_runs:

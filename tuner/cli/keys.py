@@ -421,7 +421,8 @@ def delete(
 
     Without --yes it only says what would be deleted. KEYs and filters must all match; --since,
     --until and --older-than select single runs, and the verdicts are recomputed from the runs
-    that are left. A key without runs is deleted, unless it is pinned and was not named.
+    that are left. A key that loses all its runs is deleted. A pinned key stays, unless it is named
+    and no time is given.
 
     \b
     Example:

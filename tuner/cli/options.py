@@ -197,7 +197,7 @@ def the_key(file: Path, text: str) -> str:
     """Find the one key whose digest starts with a text, or whose model file has that name.
 
     Raises:
-        click.ClickException: if there is none, or several; several are listed on stderr.
+        click.ClickException: no key matches, or several do; these are listed on stderr.
     """
     from tuner.store.queries import find_keys
 

@@ -299,7 +299,7 @@ FIND_RUN = (
 
 
 def find_existing(connection: sa.Connection, incoming: IncomingRun) -> ImportStatus | None:
-    """Compare a run with the one of that uid in the database; None if there is none."""
+    """Compare a run with the stored run of its uid; None for a new uid."""
     row = connection.execute(FIND_RUN, {"uid": incoming.run["uid"]}).mappings().one_or_none()
     if row is None:
         return None

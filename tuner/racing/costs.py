@@ -88,7 +88,7 @@ class FitScales:
         )
 
     def carried_to(self, timings: int, stretches: int, candidates: int) -> FitScales:
-        """The same for more timings of the same candidates; anew if these are others."""
+        """Extend the scales to more timings; start over for other candidates."""
         fresh = FitScales.nothing(timings, stretches, candidates)
         if len(self.noise_w) > timings or len(self.bump_w) != candidates:
             return fresh
@@ -143,7 +143,7 @@ def fit(
             nothing to do in its last rounds, 0 where unknown. How much of it shows is scales.
         which: index of the candidate of each timing, in the order taken.
         logs: log of the time of one step, for each timing.
-        iterations: how often the scales are found anew.
+        iterations: how often the scales are updated.
         scales: what a fit of all but the latest timings found: a better start than the prior
             guesses, so that fewer iterations do.
     """

@@ -112,7 +112,7 @@ def find_answer(
             the validators' policies allow.
 
     Returns:
-        The answer, or why there is none: no such key, an outdated verdict, or a row whose values
+        The answer, or the reason for a miss: no such key, an outdated verdict, or a row that
         cannot be used.
 
     Raises:

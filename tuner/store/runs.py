@@ -24,10 +24,15 @@ from tuner.records import LARGEST_INTEGER, Run, Sample, Verdict
 from tuner.store import schema
 from tuner.store.database import insert_if_new, reading, upsert, vacuum, writing
 from tuner.store.migrate import upgrade
-from tuner.store.queries import EVERYTHING, NOTHING, Selection, run_conditions
-from tuner.store.queries import policies_of as policies_of
-from tuner.store.queries import read_runs as read_runs
-from tuner.store.queries import valid_runs as valid_runs
+from tuner.store.queries import (
+    EVERYTHING,
+    NOTHING,
+    Selection,
+    policies_of,
+    read_runs,
+    run_conditions,
+    valid_runs,
+)
 from tuner.store.schema import (
     DEVICE_FIELDS,
     ENVIRONMENT_COLUMNS,
@@ -341,7 +346,7 @@ def plan_deletion(
     Args:
         database: The file.
         selection: Which runs, by their keys and the times of their ends. Without a filter of
-            time, the keys are removed entirely, pins included.
+            time, the keys are removed entirely. A pinned key stays unless it is in `keys`.
         keys: Digests; only these keys, if any are given.
 
     Raises:
@@ -351,6 +356,7 @@ def plan_deletion(
         raise ArgumentError("choose what to delete: give keys, or a filter")
     table = schema.tuning_key
     whole = selection.since is None and selection.until is None
+    with_pins = whole and bool(keys)
     chosen = run_conditions(selection, runs_table.c.finished_utc)
     if keys:
         chosen.append(table.c.digest.in_(keys))
@@ -364,14 +370,15 @@ def plan_deletion(
             gone = set(connection.execute(sa.select(table.c.digest).where(*chosen)).scalars())
         else:
             left = connection.execute(sa.select(runs_table.c.run_id, table.c.digest).join(table))
-            kept = {row.digest for row in left if row.run_id not in run_ids}
-            gone = touched - kept - set(connection.execute(sa.select(pins.c.key_digest)).scalars())
+            gone = touched - {row.digest for row in left if row.run_id not in run_ids}
+        if not with_pins:
+            gone -= set(connection.execute(sa.select(pins.c.key_digest)).scalars())
     return Deletion(
         run_ids=tuple(row.run_id for row in going),
         samples=sum(row.samples for row in going),
         keys=tuple(sorted(touched | gone)),
         gone=tuple(sorted(gone)),
-        with_pins=whole,
+        with_pins=with_pins,
     )
 
 
