@@ -207,7 +207,7 @@ def describe_answer(answer: Answer, workload: Workload) -> str:
     parts += filter(None, [_speed(workload, answer.per_candidate_ms.get(str(answer.chunk_size)))])
     if not answer.decided:
         parts.append(
-            f"undecided ({answer.reason}): `tuner tune`, or a larger time_budget_s, goes on measuring"
+            f"undecided ({answer.reason}): `tuner tune` or a larger time_budget_s goes further"
         )
     return "; ".join(parts)
 
