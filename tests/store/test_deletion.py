@@ -105,11 +105,15 @@ def test_deleting_keys_removes_all_of_them_and_nothing_else(database: Path) -> N
     assert check(database) == []
 
 
-def test_deleting_by_a_filter_of_keys_takes_pins_along(filled: Path) -> None:
+def test_deleting_by_a_filter_of_keys_keeps_pinned_keys(filled: Path) -> None:
     pin(filled, OTHER, 8, "so")
-    delete(filled, plan_deletion(filled, Selection(num_envs=2048)))
-    assert rows_of(filled, "SELECT digest FROM tuning_key") == [(KEY,)]
-    assert rows_of(filled, "SELECT * FROM pin") == []
+    before = len(uids(filled))
+    deletion = plan_deletion(filled, Selection(num_envs=2048))
+    assert deletion.gone == ()
+    delete(filled, deletion)
+    assert set(rows_of(filled, "SELECT digest FROM tuning_key")) == {(KEY,), (OTHER,)}
+    assert rows_of(filled, "SELECT count(*) FROM pin") == [(1,)]
+    assert len(uids(filled)) < before
     assert check(filled) == []
 
 
