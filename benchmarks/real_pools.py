@@ -29,7 +29,7 @@ from tuner.candidates import filter_candidates, make_candidates, native_chunk_si
 from tuner.device import usable_cpus
 from tuner.model_file import captured_warnings, load_model
 from tuner.pools import RolloutPool
-from tuner.states import initial_state, moved_state
+from tuner.states import initial_state, prepare_states
 
 MODELS = ("humanoid", "ant", "half_cheetah", "hopper")
 
@@ -106,7 +106,7 @@ def measure(name: str, num_envs: int, nthread: int, nstep: int, rounds: int) -> 
     """Tune one model by both plans and compare the choices."""
     print(f"{name} ...", file=sys.stderr, flush=True)
     model = load_model(REAL_MODELS[name])
-    state, control = moved_state(model, num_envs, nstep=nstep)
+    state, control, *_ = prepare_states(model, num_envs, nstep=nstep)
     candidates = filter_candidates(make_candidates(num_envs, nthread), num_envs)
     with captured_warnings(), RolloutPool(model, nbatch=num_envs, nthread=nthread) as pool:
         work: dict[str, Any] = {"control": control, "post_step_forward_sensor": False}

@@ -18,7 +18,7 @@ from tuner.environment import Environment, environment_of_class, pool_identity, 
 from tuner.errors import ArgumentError, PoolError
 from tuner.model_file import captured_warnings, load_model
 from tuner.pools import POOLS, STATE, RolloutPool, open_batch_env_pool
-from tuner.states import initial_state, moved_state
+from tuner.states import initial_state, prepare_states
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -36,7 +36,7 @@ def quadruped() -> Any:
 
 @pytest.fixture(scope="module")
 def work(quadruped: Any) -> tuple[FloatArray, FloatArray]:
-    return moved_state(quadruped, NBATCH, nstep=NSTEP, seconds=0.4)
+    return prepare_states(quadruped, NBATCH, nstep=NSTEP, seconds=0.4)[:2]
 
 
 def forward_sensors(model: Any, state: FloatArray) -> FloatArray:
@@ -76,7 +76,7 @@ def equal(left: Any, right: Any) -> bool:
 @pytest.mark.parametrize("name", REAL_MODELS)
 def test_results_do_not_depend_on_chunk_size_or_threads(name: str, refresh: bool) -> None:
     model = load_model(REAL_MODELS[name])
-    state, control = moved_state(model, NBATCH, nstep=NSTEP, seconds=0.2)
+    state, control, *_ = prepare_states(model, NBATCH, nstep=NSTEP, seconds=0.2)
     results = []
     for nthread in (1, 2, 3):
         with RolloutPool(model, nbatch=NBATCH, nthread=nthread) as pool:
@@ -378,7 +378,7 @@ class TestBatchEnvPool:
     @pytest.mark.parametrize("name", REAL_MODELS)
     def test_it_gives_what_the_rollout_pool_gives(self, name: str, refresh: bool) -> None:
         model = load_model(REAL_MODELS[name])
-        state, control = moved_state(model, NBATCH, nstep=NSTEP, seconds=0.2)
+        state, control, *_ = prepare_states(model, NBATCH, nstep=NSTEP, seconds=0.2)
         results = []
         for make in POOLS.values():
             pool: OpenPool = make(model, nbatch=NBATCH, nthread=2)
@@ -442,3 +442,17 @@ def test_an_odd_version_holds_for_itself(version: str, monkeypatch: pytest.Monke
     stack = environment_of_class(np.ndarray)
     assert stack.pool_version == version
     assert not violated(dict.fromkeys(Environment._fields, "same minor"), stack, stack)
+
+
+@pytest.mark.parametrize(("flag", "integrator"), [("sleep", "Euler"), ("ipc", "discrete")])
+def test_a_model_whose_steps_depend_on_more_than_its_state_is_refused(
+    flag: str, integrator: str
+) -> None:
+    if f"mjENBL_{flag.upper()}" not in mujoco.mjtEnableBit.__members__:
+        pytest.skip(f"this MuJoCo has no flag {flag}")
+    model = mujoco.MjModel.from_xml_string(
+        f'<mujoco><option integrator="{integrator}"><flag {flag}="enable"/></option><worldbody>'
+        '<body><freejoint/><geom size="1"/></body></worldbody></mujoco>'
+    )
+    with pytest.raises(PoolError, match=f'<flag {flag}="enable"/>.* Disable the flag'):
+        RolloutPool(model, nbatch=2, nthread=1)

@@ -13,7 +13,7 @@ from tests.support.real_models import REAL_MODELS
 from tuner import benchmark_chunk_sizes, load_cache, resolve_chunk_size
 from tuner.model_file import load_model
 from tuner.pools import POOLS
-from tuner.states import moved_state
+from tuner.states import prepare_states
 
 NUM_ENVS = 48
 NTHREAD = 2
@@ -29,7 +29,7 @@ def test_a_real_model_is_tuned_stored_and_found(
     model_file: Path, pool_name: str, database: Path
 ) -> None:
     model = load_model(model_file)
-    state, control = moved_state(model, NUM_ENVS, nstep=NSTEP, seed=0)
+    state, control, *_ = prepare_states(model, NUM_ENVS, nstep=NSTEP, seed=0)
     pool = POOLS[pool_name](model, nbatch=NUM_ENVS, nthread=NTHREAD)
     with pool:
 
@@ -74,7 +74,7 @@ def test_a_real_model_is_tuned_stored_and_found(
 @pytest.mark.parametrize("pool_name", POOL_NAMES)
 def test_the_fixed_plan_times_a_real_pool(pool_name: str) -> None:
     model = load_model(REAL_MODELS["quadruped"])
-    state, control = moved_state(model, NUM_ENVS, nstep=NSTEP, seed=0)
+    state, control, *_ = prepare_states(model, NUM_ENVS, nstep=NSTEP, seed=0)
     before = state.copy()
     with POOLS[pool_name](model, nbatch=NUM_ENVS, nthread=NTHREAD) as pool:
         timings = benchmark_chunk_sizes(

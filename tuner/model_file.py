@@ -6,6 +6,7 @@ MuJoCo itself prints its warnings and appends them to MUJOCO_LOG.TXT in the work
 
 from __future__ import annotations
 
+import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _LONGEST_REASON = 400
+_HANDLER = threading.RLock()
 
 
 def load_model(path: str | os.PathLike[str]) -> Any:
@@ -46,16 +48,17 @@ def load_model(path: str | os.PathLike[str]) -> Any:
 def captured_warnings() -> Iterator[list[str]]:
     """Collects MuJoCo's warnings in a list, so that they neither print nor fill a log file.
 
-    The handler is one for the whole process and is put back afterwards. A warning that the
-    threads of a pool raise is collected too.
+    The handler is one for the whole process, so other threads wait until it has been put back.
+    A warning that the threads of a pool raise is collected too.
     """
     warnings: list[str] = []
-    before = mujoco.get_mju_user_warning()
-    mujoco.set_mju_user_warning(warnings.append)
-    try:
-        yield warnings
-    finally:
-        mujoco.set_mju_user_warning(before)
+    with _HANDLER:
+        before = mujoco.get_mju_user_warning()
+        mujoco.set_mju_user_warning(warnings.append)
+        try:
+            yield warnings
+        finally:
+            mujoco.set_mju_user_warning(before)
 
 
 def _check_readable(file: Path) -> None:

@@ -31,10 +31,15 @@ FloatArray: TypeAlias = npt.NDArray[np.float64]
 STATE = int(mujoco.mjtState.mjSTATE_FULLPHYSICS)
 """What a row of states holds: time, positions, velocities, activations, plugin state."""
 
-_CONTROL = int(mujoco.mjtState.mjSTATE_CTRL)
+CONTROL = int(mujoco.mjtState.mjSTATE_CTRL)
 _MOST_THREADS = 4096
 # Native code aborts the whole process when the system refuses it a thread, so an absurd number
 # has to stop here.
+_BEYOND_STATE = {
+    name.removeprefix("mjENBL_").lower(): int(bit)
+    for name, bit in mujoco.mjtEnableBit.__members__.items()
+    if name in ("mjENBL_SLEEP", "mjENBL_IPC")  # the latter is MuJoCo 4's
+}
 
 
 class Pool(Protocol):
@@ -115,13 +120,21 @@ class RolloutPool:
 
         Raises:
             ArgumentError: An argument is not what it has to be.
-            PoolError: MuJoCo could not make the threads or their data.
+            PoolError: MuJoCo could not make the threads or their data, or the model's steps
+                depend on more than its state.
         """
         if not isinstance(model, mujoco.MjModel):
             raise ArgumentError(
                 f"model must be a mujoco.MjModel, received {type(model).__name__}: "
                 "load one with tuner.model_file.load_model(path)"
             )
+        for flag, bit in _BEYOND_STATE.items():
+            if model.opt.enableflags & bit:
+                raise PoolError(
+                    f'mujoco.rollout cannot step a model with <flag {flag}="enable"/>: what it '
+                    "keeps outside the state would make results depend on chunk_size. "
+                    "Disable the flag"
+                )
         self.nbatch = whole_number(nbatch, "nbatch")
         self.nthread = whole_number(nthread, "nthread", most=_MOST_THREADS)
         self.nstate = int(mujoco.mj_stateSize(model, STATE))
@@ -241,7 +254,7 @@ class RolloutPool:
                 controls,
                 # Without this a step that has no controls would run on whatever controls each
                 # thread saw last, and the result would depend on who did which work item.
-                control_spec=0 if controls is None else _CONTROL,
+                control_spec=0 if controls is None else CONTROL,
                 skip_checks=True,
                 nstep=nstep,
                 state=trajectory,

@@ -172,7 +172,7 @@ def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
     return what
 
 
-MOTION_SEED = 0
+SEED_OF_STATES = 0
 """All measurements of a model step the same states: timings of other states do not compare."""
 
 
@@ -180,9 +180,10 @@ MOTION_SEED = 0
 def opened(what: Asked) -> Iterator[StepInputs]:
     """Make the pool and the states and controls that it steps."""
     from tuner.cli.output import race_progress
+    from tuner.errors import PoolError
     from tuner.model_file import captured_warnings
     from tuner.pools import POOLS
-    from tuner.states import WORK_MOVED, moved_state
+    from tuner.states import prepare_states
     from tuner.tuning import StepInputs
 
     facts = what.key.workload
@@ -191,11 +192,17 @@ def opened(what: Asked) -> Iterator[StepInputs]:
         captured_warnings(),
         POOLS[what.pool_name](what.model, nbatch=facts.num_envs, nthread=facts.nthread) as pool,
     ):
-        click.echo(
-            f"preparing: simulating {counted(facts.num_envs, 'environment')} for a second", err=True
+        work = prepare_states(
+            what.model, facts.num_envs, nstep=facts.bench_nsteps, seed=SEED_OF_STATES
         )
-        state, control = moved_state(
-            what.model, facts.num_envs, nstep=facts.bench_nsteps, seed=MOTION_SEED
-        )
+        for warning in work.warnings:
+            click.echo(f"MuJoCo warns: {warning}", err=True)
+        if work.has_diverged:
+            raise PoolError(
+                f"{work.diverged} of {counted(work.trajectories, 'simulated environment')} "
+                "diverge: no verdict, use the default. Check the model's time step, masses and "
+                "actuator gains"
+            )
+        click.echo(f"states: {work.description}", err=True)
         with race_progress() as progress:
-            yield StepInputs(pool, state, control, WORK_MOVED, progress)
+            yield StepInputs(pool, work.state, work.control, work.description, progress)
