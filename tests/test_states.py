@@ -181,6 +181,14 @@ def test_what_diverges_whatever_the_controls_is_told_and_nothing_is_written(
     assert capfd.readouterr() == ("", "")
 
 
+def test_a_joint_that_damping_holds_gets_no_velocity() -> None:
+    model = mujoco.MjModel.from_xml_string(
+        "<mujoco><worldbody><body><joint type='slide' damping='1e13'/><geom size='.1'/></body>"
+        "</worldbody></mujoco>"
+    )
+    assert not prepare_states(model, 8, nstep=1).has_diverged
+
+
 def test_the_few_that_diverge_are_replaced() -> None:
     model = unstable(mass=1e-6, push=1e-3)
     work = prepare_states(model, 50, nstep=1, seconds=0.1)

@@ -271,14 +271,15 @@ def _perturbed_start(model: Any, size: int, rng: np.random.Generator) -> FloatAr
     low, high = model.jnt_range[limited].T
     dofs, places = model.jnt_dofadr[limited], 1 + model.jnt_qposadr[limited]
     spread[dofs] = np.minimum(spread[dofs], 0.05 * (high - low))
+    # Where damping ends a velocity within a step, one would be an enormous force instead.
+    moves = model.dof_damping * model.opt.timestep < model.dof_M0
     for row in state:
         position = row[1 : 1 + model.nq].copy()
         mujoco.mj_integratePos(model, position, spread * rng.standard_normal(model.nv), 1.0)
         row[1 : 1 + model.nq] = position
         row[places] = np.clip(row[places], low, high)
-        row[1 + model.nq : 1 + model.nq + model.nv] += _VELOCITY_SPREAD * rng.standard_normal(
-            model.nv
-        )
+        velocity = _VELOCITY_SPREAD * moves * rng.standard_normal(model.nv)
+        row[1 + model.nq : 1 + model.nq + model.nv] += velocity
     return state
 
 
