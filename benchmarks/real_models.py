@@ -159,7 +159,7 @@ def contacts(model: Any, state: Any) -> float:
             mujoco.mj_setState(model, data, row, STATE)
             mujoco.mj_fwdPosition(model, data)
             counts.append(data.ncon)
-    return statistics.mean(counts)
+    return float(np.mean(counts))
 
 
 def report_states(rows: list[dict[str, Any]]) -> None:
