@@ -125,7 +125,7 @@ def prepare_states(
     for 0.04 s or `nstep` steps, whichever is longer, but no longer than a tenth of the whole.
     Where more than a tenth of the trajectories diverge, gentler controls are tried. With more
     environments than trajectories, the further ones get earlier moments of the second half,
-    then copies with perturbed velocities. The order is shuffled.
+    then copies. All velocities are perturbed a little, so that no two are the same.
 
     Everything is stepped on the calling thread, where an error of MuJoCo is an exception and
     not the end of the process.
@@ -170,8 +170,8 @@ def prepare_states(
     valid = np.concatenate([np.stack(each.valid) for each in together], axis=1)
     chosen = _latest_first(moments, valid)
     state = np.resize(chosen, (num_envs, chosen.shape[1]))
-    velocity = state[len(chosen) :, 1 + model.nq : 1 + model.nq + model.nv]
-    velocity += 0.01 * _VELOCITY_SPREAD * rng.standard_normal(velocity.shape)
+    # Copies differ then, and environments that came to rest in the same place.
+    state[:, 1 + model.nq : 1 + model.nq + model.nv] += 0.01 * _velocities(model, num_envs, rng)
     return PreparedStates(
         rng.permutation(state),
         scale * random_control(model, num_envs, nstep, seed),
@@ -271,16 +271,23 @@ def _perturbed_start(model: Any, size: int, rng: np.random.Generator) -> FloatAr
     low, high = model.jnt_range[limited].T
     dofs, places = model.jnt_dofadr[limited], 1 + model.jnt_qposadr[limited]
     spread[dofs] = np.minimum(spread[dofs], 0.05 * (high - low))
-    # Where damping ends a velocity within a step, one would be an enormous force instead.
-    moves = model.dof_damping * model.opt.timestep < model.dof_M0
     for row in state:
         position = row[1 : 1 + model.nq].copy()
         mujoco.mj_integratePos(model, position, spread * rng.standard_normal(model.nv), 1.0)
         row[1 : 1 + model.nq] = position
         row[places] = np.clip(row[places], low, high)
-        velocity = _VELOCITY_SPREAD * moves * rng.standard_normal(model.nv)
-        row[1 + model.nq : 1 + model.nq + model.nv] += velocity
+    state[:, 1 + model.nq : 1 + model.nq + model.nv] += _velocities(model, size, rng)
     return state
+
+
+def _velocities(model: Any, size: int, rng: np.random.Generator) -> FloatArray:
+    """Random velocities, (size, nv); none where damping would end them within a step.
+
+    There one would be an enormous force instead.
+    """
+    moves = model.dof_damping * model.opt.timestep < model.dof_M0
+    velocities: FloatArray = _VELOCITY_SPREAD * moves * rng.standard_normal((size, model.nv))
+    return velocities
 
 
 def _latest_first(moments: FloatArray, valid: npt.NDArray[np.bool_]) -> FloatArray:
