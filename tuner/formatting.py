@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from pathlib import PurePosixPath
 from shlex import quote
@@ -26,6 +27,11 @@ def milliseconds(value: float | None) -> str:
 def relative(value: float | None) -> str:
     """Write a time over the native default's as a difference: 0.94 is -6.0 %."""
     return "" if value is None else _per_cent(value - 1, "+")
+
+
+def relative_interval(low: float | None, high: float | None) -> str:
+    """Write an interval of times over the default's as differences."""
+    return "" if low is None or high is None else f"{relative(low)} to {relative(high)}"
 
 
 def percent(value: float | None) -> str:
@@ -83,14 +89,12 @@ def steps_per_second(milliseconds: float | None, num_envs: Any, bench_nsteps: An
 def short_paths(paths: Iterable[str | None]) -> dict[str | None, str]:
     """Shorten paths to their file names, with as many folders as tell different files apart."""
     parts = {path: PurePosixPath(path or "").parts for path in paths}
-    names: dict[str | None, str] = {}
+    ends = Counter(mine[-k:] for mine in set(parts.values()) for k in range(1, len(mine) + 1))
+    names = {}
     for path, mine in parts.items():
-        kept = 1
-        while kept < len(mine) and any(
-            other != mine and other[-kept:] == mine[-kept:] for other in parts.values()
-        ):
-            kept += 1
-        names[path] = str(PurePosixPath(*mine[-kept:])) if mine else ""
+        tails = [mine[-k:] for k in range(1, len(mine) + 1)]
+        unique = next((tail for tail in tails if ends[tail] == 1), mine)
+        names[path] = str(PurePosixPath(*unique)) if mine else ""
     return names
 
 

@@ -18,20 +18,11 @@ from tuner.cli.options import (
     key_argument,
     keys_argument,
     print_json,
-    print_json_lines,
     selected,
     the_key,
     until,
 )
-from tuner.cli.output import (
-    FINEST_BAR,
-    SHORT_KEY,
-    WIDEST_BAR,
-    Column,
-    bar,
-    print_facts,
-    print_table,
-)
+from tuner.cli.output import SHORT_KEY, Column, print_facts, print_table
 from tuner.formatting import (
     candidate_name,
     counted,
@@ -42,6 +33,7 @@ from tuner.formatting import (
     percent,
     printable,
     relative,
+    relative_interval,
     short_paths,
     steps_per_second,
     tune_command,
@@ -105,7 +97,7 @@ def list_keys(
         existing(database), selection, order=order, reverse=reverse, columns=columns
     )
     if as_json:
-        print_json_lines(rows)
+        print_json(rows)
         return
     if not rows and any(value is not None for value in selection):
         click.echo("no key matches: `tuner list` without filters shows all keys", err=True)
@@ -274,34 +266,24 @@ def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> N
     if not candidates:
         return
     click.echo()
-    ratios = [row["relative"] or row["relative_to_default"] for row in candidates]
-    differences = [None if ratio is None else ratio - 1 for ratio in ratios]
-    furthest = max((abs(d) for d in differences if d is not None), default=0.0)
-    largest = min(WIDEST_BAR, max(FINEST_BAR, furthest))
     names = [row["chunk_size"] for row in candidates]
     headings = ("chunk_size", "samples", "median ms", "to default", "95 % interval")
     print_table(
-        [*(Column(heading, "right") for heading in headings), Column("  faster|slower")],
+        [Column(heading, "right") for heading in headings],
         [
             (
                 candidate_name(row["chunk_size"]),
                 str(row["samples"]),
                 milliseconds(row["median_ms"]),
-                relative(ratio),
+                relative(row["relative"] or row["relative_to_default"]),
                 relative_interval(row["relative_low"], row["relative_high"])
                 if row["chunk_size"] is not None
                 else "",
-                "   " + bar(difference, largest),
             )
-            for row, ratio, difference in zip(candidates, ratios, differences, strict=True)
+            for row in candidates
         ],
         marked=names.index(choice) if choice in names else None,
     )
-
-
-def relative_interval(low: float | None, high: float | None) -> str:
-    """Write an interval of times relative to the default's as differences."""
-    return "" if low is None or high is None else f"{relative(low)} to {relative(high)}"
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import click
 
 from tuner.candidates import native_chunk_size
-from tuner.cli.keys import relative_interval
 from tuner.cli.options import (
     FAILED,
     FINDING,
@@ -36,6 +35,7 @@ from tuner.formatting import (
     percent,
     printable,
     relative,
+    relative_interval,
     short_paths,
     steps_per_second,
     tune_command,
