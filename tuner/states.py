@@ -36,6 +36,8 @@ _CONTROL_SCALES = (1.0, 0.1, 0.01, 0.0)
 # Standard deviations of the perturbed start: metres or radians, and those per second.
 _POSITION_SPREAD = 0.02
 _VELOCITY_SPREAD = 0.1
+# Per second. MuJoCo calls an acceleration above 1e10 unstable.
+_MOST_DAMPING = 1e7
 
 
 class PreparedStates(NamedTuple):
@@ -281,11 +283,8 @@ def _perturbed_start(model: Any, size: int, rng: np.random.Generator) -> FloatAr
 
 
 def _velocities(model: Any, size: int, rng: np.random.Generator) -> FloatArray:
-    """Random velocities, (size, nv); none where damping would end them within a step.
-
-    There one would be an enormous force instead.
-    """
-    moves = model.dof_damping * model.opt.timestep < model.dof_M0
+    """Random velocities, (size, nv); none where damping would make an enormous force of one."""
+    moves = model.dof_damping < _MOST_DAMPING * model.dof_M0
     velocities: FloatArray = _VELOCITY_SPREAD * moves * rng.standard_normal((size, model.nv))
     return velocities
 
