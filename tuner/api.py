@@ -13,23 +13,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner import log
 from tuner.budget import TIME_BUDGET_S
-from tuner.candidates import native_chunk_size, whole_number
+from tuner.candidates import whole_number
 from tuner.device import device_fingerprint
 from tuner.environment import Environment, environment_of
 from tuner.formatting import (
     candidate_name,
     counted,
-    in_use,
-    interval,
+    describe_answer,
+    describe_choice,
     percent,
     printable,
-    steps_per_second,
 )
 from tuner.model_facts import model_signature
 from tuner.paths import cache_path
 from tuner.store.lookup import Answer, find_answer
 from tuner.tuning import Outcome, Request, StepInputs, answer_key, is_open
-from tuner.workload import CacheKey, Workload, make_cache_key
+from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -180,7 +179,9 @@ def _inputs(pool: Pool, state: Any, control: Any, model: Any, nstep: int) -> Ste
 def _report(outcome: Outcome, request: Request) -> None:
     """Log one line on the outcome; the timings after a measurement, else at debug level."""
     answer, key = outcome.answer, request.key
-    log.inform(f"{outcome.source}: {describe_answer(answer, key.workload)}")
+    about = {"model_file": request.model_file, "pool": request.environment.pool}
+    facts = answer._asdict() | key.workload._asdict() | about
+    log.inform(f"{outcome.source}: {describe_answer(facts)}")
     timings = ", ".join(
         f"{'default' if name == 'None' else name} {ms:.4g}"
         for name, ms in answer.per_candidate_ms.items()
@@ -192,28 +193,6 @@ def _report(outcome: Outcome, request: Request) -> None:
         tell = log.inform if outcome.race else log.debug
         tell("; ".join(details))
     log.debug(f"key {key} in {request.database}")
-
-
-def describe_answer(answer: Answer, workload: Workload) -> str:
-    """Say in one line which chunk_size is used, its gain, its state and the next step."""
-    pinned = answer.pinned_because is not None
-    state = f": {answer.pinned_because}" if pinned else ", decided" if answer.decided else ""
-    parts = [in_use(answer.chunk_size, answer.decided, pinned) + state]
-    if answer.chunk_size is not None:
-        if answer.gain is not None:
-            spread = interval(answer.gain_low, answer.gain_high)
-            parts.append(f"{percent(answer.gain)} faster than the default ({spread})")
-        parts.append(f"the default is {native_chunk_size(workload.num_envs, workload.nthread)}")
-    parts += filter(None, [_speed(workload, answer.per_candidate_ms.get(str(answer.chunk_size)))])
-    if not answer.decided:
-        parts.append(
-            f"undecided ({answer.reason}): `tuner tune` or a larger time_budget_s goes further"
-        )
-    return "; ".join(parts)
-
-
-def _speed(workload: Workload, milliseconds: float | None) -> str:
-    return steps_per_second(milliseconds, workload.num_envs, workload.bench_nsteps)
 
 
 WILL_HAPPEN = {
@@ -257,10 +236,8 @@ class Explanation(NamedTuple):
     def __str__(self) -> str:
         lines = [f"{self.kind}: {self.reason}", f"key:       {self.key}"]
         if self.answer is not None:
-            answer = self.answer
-            gain = f", {percent(answer.gain)} faster than the default" if answer.gain else ""
-            choice = in_use(answer.chunk_size, answer.decided, answer.pinned_because is not None)
-            lines.append(f"choice:    {choice}{gain}")
+            facts = self.answer._asdict() | self.key.workload._asdict()
+            lines.append(f"choice:    {describe_choice(facts)}")
         if self.near is not None:
             choice = candidate_name(self.near.chunk_size)
             gain = f", {percent(self.near.gain)} faster than the default" if self.near.gain else ""

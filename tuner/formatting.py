@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import PurePosixPath
 from shlex import quote
 from typing import Any
@@ -83,7 +83,7 @@ def steps_per_second(milliseconds: float | None, num_envs: Any, bench_nsteps: An
     """Write the environment-steps per second of a step that takes so many milliseconds."""
     if not milliseconds or not num_envs or not bench_nsteps:
         return ""
-    return f"{num_envs * bench_nsteps / milliseconds * 1e3:,.0f} environment-steps/s"
+    return f"{num_envs * bench_nsteps / milliseconds * 1e3:,.0f} environment-steps per second"
 
 
 def short_paths(paths: Iterable[str | None]) -> dict[str | None, str]:
@@ -98,19 +98,67 @@ def short_paths(paths: Iterable[str | None]) -> dict[str | None, str]:
     return names
 
 
-def tune_command(row: dict[str, Any]) -> str | None:
+POOL_NAMES = {"mujoco.rollout": "rollout", "mujoco_uni.BatchEnvPool": "batch-env"}
+"""The pools that `tuner tune --pool` makes, by the identity that is stored."""
+
+
+def tune_command(facts: Mapping[str, Any]) -> str | None:
     """Write the command that measures a key on, or None if its facts are not known.
 
     Args:
-        row: model_file, num_envs, nthread, bench_nsteps, dtype, post_step_forward_sensor, pool.
+        facts: The run parameters, and model_file and pool if they are known.
     """
-    if not row["model_file"] or not row["num_envs"]:
+    pool = POOL_NAMES.get(facts.get("pool") or "mujoco.rollout")
+    if not facts.get("model_file") or not facts["num_envs"] or pool is None:
         return None
     return (
-        f"tuner tune {quote(row['model_file'])} --num-envs {row['num_envs']} "
-        f"--nthread {row['nthread']} --nstep {row['bench_nsteps']}"
-        + (" --dtype float32" if row["dtype"] == "float32" else "")
-        + (" --post-step-forward-sensor" if row["post_step_forward_sensor"] else "")
-        + (" --pool batch-env" if row["pool"] == "mujoco_uni.BatchEnvPool" else "")
+        f"tuner tune {quote(facts['model_file'])} --num-envs {facts['num_envs']} "
+        f"--nthread {facts['nthread']} --nstep {facts['bench_nsteps']}"
+        + (" --dtype float32" if facts["dtype"] == "float32" else "")
+        + (" --post-step-forward-sensor" if facts["post_step_forward_sensor"] else "")
+        + ("" if pool == "rollout" else f" --pool {pool}")
         + " --until-decided --max-seconds 600"
     )
+
+
+WHY = {
+    "budget": "the time budget was too short to decide",
+    "noise": "the machine is too noisy to decide",
+    "too few": "too few timings to decide",
+    "contradiction": "its runs contradict each other",
+    "tie": "a tie: no more time is spent on this key",
+}
+"""By a verdict's reason."""
+
+
+def describe_choice(facts: Mapping[str, Any]) -> str:
+    """Say what a job uses now, what it gains and how fast it is.
+
+    Args:
+        facts: The fields of an answer, and num_envs and bench_nsteps.
+    """
+    chunk_size, because = facts["chunk_size"], facts["pinned_because"]
+    words = in_use(chunk_size, bool(facts["decided"]), because is not None)
+    if because is not None:
+        words += f" ({because})"
+    elif chunk_size is not None and facts["gain"] is not None:
+        ends = interval(facts["gain_low"], facts["gain_high"])
+        words += f", {percent(facts['gain'])} faster" + (f" ({ends})" if ends else "")
+    milliseconds = facts["per_candidate_ms"].get(str(chunk_size))
+    speed = steps_per_second(milliseconds, facts["num_envs"], facts["bench_nsteps"])
+    return words + (f", {speed}" if speed else "")
+
+
+def describe_answer(facts: Mapping[str, Any]) -> str:
+    """Say what a job uses now, and if it is undecided why, and the next step.
+
+    Args:
+        facts: The fields of an answer and of its workload, and model_file and pool if known.
+    """
+    words = describe_choice(facts)
+    if facts["reason"] in WHY and facts["pinned_because"] is None:
+        words += f"; {WHY[facts['reason']]}"
+    if not facts["decided"]:
+        command = tune_command(facts) or "measure again, with a larger time_budget_s"
+        words += f"; next: {command}"
+    return words

@@ -80,6 +80,8 @@ class Request(NamedTuple):
     """Seconds of the pool's time that a measurement may take."""
     wait_s: float | None = None
     """Seconds to wait for another process's measurement; by default time_budget_s and 5 more."""
+    deadline: float = math.inf
+    """When waiting and measuring end, by `time.monotonic`."""
     seed: int | None = None
     """Of the order of the timings; None draws one."""
     clock: Callable[[], float] = time.perf_counter
@@ -97,6 +99,7 @@ def answer_key(request: Request) -> Outcome:
     """
     watch = _Watch(request)
     wait_s = request.time_budget_s + GRACE_S if request.wait_s is None else request.wait_s
+    wait_s = min(wait_s, max(0.0, request.deadline - time.monotonic()))
     if request.trigger:
         from tuner.lock import measuring_turn  # a hit needs no lock
 
@@ -206,7 +209,8 @@ def _measure_and_save(request: Request, inputs: StepInputs, miss: Miss) -> Outco
     seed, time_budget_s = _checked(request, inputs)
     here = environment_of(inputs.pool)
     history = _history(file, key, here, miss)
-    budget_s = history.budget_of(time_budget_s)
+    left_s = max(0.0, request.deadline - time.monotonic())
+    budget_s = min(history.budget_of(time_budget_s), left_s)
     verifying = history.trigger == "verify"
     around = run_metadata()
     started = datetime.now(UTC)

@@ -28,7 +28,7 @@ from tests.support.stored import (
 )
 from tuner import store_cache
 from tuner.cli.output import Column, print_table
-from tuner.formatting import in_use, percent, relative, steps_per_second
+from tuner.formatting import describe_answer, in_use, percent, relative, steps_per_second
 from tuner.records import Candidate
 
 LOOKS: tuple[tuple[object, ...], ...] = (
@@ -179,8 +179,42 @@ def test_what_is_used_in_words(words: str, choice: tuple[Any, ...]) -> None:
     assert in_use(*choice) == words
 
 
+ANSWER: dict[str, Any] = {
+    "chunk_size": 58, "decided": False, "reason": "noise", "pinned_because": None,
+    "gain": 0.071, "gain_low": 0.021, "gain_high": 0.118, "per_candidate_ms": {"58": 8.0},
+    "num_envs": 1024, "nthread": 2, "bench_nsteps": 4, "dtype": "float64",
+    "post_step_forward_sensor": False, "model_file": "a b.xml", "pool": "mujoco.rollout",
+}  # fmt: skip
+FASTER = "7.1 % faster (2.1 % to 11.8 %), 512,000 environment-steps per second"
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"decided": True, "reason": None}, f"using 58, {FASTER}"),
+        ({"decided": True, "reason": "tie"}, f"using 58, {FASTER}; a tie: no more time is spent"),
+        (
+            {},
+            f"using 58, provisional, {FASTER}; the machine is too noisy to decide; next: "
+            "tuner tune 'a b.xml' --num-envs 1024 --nthread 2 --nstep 4 --until-decided",
+        ),
+        (
+            {"pool": "their.Pool", "reason": "contradiction"},
+            f"using 58, provisional, {FASTER}; its runs contradict each other; next: measure again",
+        ),
+        ({"chunk_size": None, "decided": True, "reason": None}, "using the default"),
+        (
+            {"decided": True, "pinned_because": "so", "per_candidate_ms": {}},
+            "using 58, pinned (so)",
+        ),
+    ],
+)
+def test_an_answer_in_words(changes: dict[str, Any], words: str) -> None:
+    assert describe_answer(ANSWER | changes).startswith(words)
+
+
 def test_speed_is_told_in_environment_steps() -> None:
-    assert steps_per_second(8.0, 1024, 4) == "512,000 environment-steps/s"
+    assert steps_per_second(8.0, 1024, 4) == "512,000 environment-steps per second"
     assert steps_per_second(None, 1024, 4) == ""
 
 

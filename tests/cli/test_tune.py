@@ -77,10 +77,9 @@ def test_tune_in_json_is_for_programs(database: Path) -> None:
     for occasions in (("new",), (None, "resumed")):  # the second takes up what was undecided
         done = tuner(*TUNE, "--time-budget", "0.2", "--json", "--database", str(database))
         told = json.loads(done.stdout)
-        assert told["occasion"] in occasions
-        assert told["source"] == ("measured" if told["occasion"] else "hit")
+        assert told["trigger"] in occasions
+        assert told["source"] == ("measured" if told["trigger"] else "hit")
         assert told["database"] == str(database)
-        assert told["native_chunk_size"] == 1
         assert "None" in told["per_candidate_ms"]
         assert done.returncode == (0 if told["decided"] else 3)
 
@@ -122,6 +121,15 @@ def test_several_models_are_tuned_and_a_bad_one_stops_no_other(
     assert words.stdout.count("failed") == 2
 
 
+def test_max_seconds_bounds_the_measurement_that_is_running(database: Path) -> None:
+    options = ("--time-budget", "600", "--max-seconds", "3", "--database", str(database))
+    told = tuner(*TUNE, *options)
+    assert told.returncode in (0, 3), told.stderr
+    with closing(sqlite3.connect(database)) as connection:
+        ((budget,),) = connection.execute("SELECT time_budget_seconds FROM run")
+    assert 0 < budget < 3
+
+
 def test_until_decided_ends_with_the_time(database: Path) -> None:
     options = ("--time-budget", "0.2", "--until-decided", "--database", str(database))
     none = tuner(*TUNE, *options, "--max-seconds", "0")
@@ -129,5 +137,5 @@ def test_until_decided_ends_with_the_time(database: Path) -> None:
     told = tuner(*TUNE, *options, "--max-seconds", "3")
     assert told.returncode in (0, 3), told.stderr
     assert ("provisional" in told.stdout) == (told.returncode == 3)
-    assert ("next:     tuner tune " in told.stdout) == (told.returncode == 3)
-    assert "environment-steps/s" in told.stdout
+    assert ("; next: tuner tune " in told.stdout) == (told.returncode == 3)
+    assert "environment-steps per second" in told.stdout

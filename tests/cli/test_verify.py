@@ -77,7 +77,7 @@ def on_the_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the command line step pools on a clock of their own."""
     monkeypatch.setitem(POOLS, "rollout", Pool)
     monkeypatch.setattr(
-        sys.modules["tuner.cli.tune"],
+        sys.modules["tuner.cli.work"],
         "Request",
         functools.partial(tuning.Request, clock=lambda: Pool.last.clock()),
     )
@@ -117,7 +117,7 @@ def test_a_choice_that_has_lost_its_gain_is_withdrawn(database: Path, shell: She
     key = chosen(database, work())
     words = shell("verify", key, "--database", database)
     assert words.code == 3
-    assert words.out.startswith(f"{key}: 4 is withdrawn: the default stays")
+    assert words.out.startswith(f"{key}: 4 is withdrawn: using the default")
     [(chunk, runs)] = rows_of(database, "SELECT chunk_size, runs FROM verdict")
     assert (chunk, runs) == (None, 2)
     assert rows_of(database, "SELECT count(*) FROM run") == [(2,)]

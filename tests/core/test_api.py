@@ -109,8 +109,9 @@ def test_one_line_says_what_happened(database: Path, capfd: pytest.CaptureFixtur
     assert line.startswith("tuner: measured: using ")
     assert timings.startswith("tuner: measured because there is no database yet; ms per step: ")
     assert hit.err == line.replace("measured", "hit") + "\n"
-    assert ", decided; " in line
-    assert "environment-steps/s" in line
+    assert "using the default, " in line
+    assert "next: " not in line
+    assert "environment-steps per second" in line
 
 
 def test_a_hit_tells_its_timings_at_debug_level_only(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tuner.racing.comparison import PoolShape, paired_differences, t95
-from tuner.racing.verdict import explain_verdict, judge, select_chunk_size
+from tuner.racing.verdict import judge, select_chunk_size
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 Blocks = Sequence[Sequence[int | None]]
@@ -241,17 +241,3 @@ def test_idle_threads_of_the_last_round() -> None:
     assert work.idle(127) == pytest.approx(math.log(2 * 127 * 8 / 1024))
     assert PoolShape(1024, None).idle(127) == 0.0
     assert PoolShape(1024, None).native_chunk is None
-
-
-def test_explanations() -> None:
-    won = judge(taken([[None, 4, 8], *duel(4, 4)], {None: 1.0, 4: 0.9, 8: 1.3}, noise=0.003))
-    sentence = explain_verdict(won, timings=19, pool_seconds=1.94)
-    assert sentence.startswith("chunk 4 is ")
-    assert "faster than the native default (" in sentence
-    assert sentence.endswith("19 timings, 1.9 s")
-    short = explain_verdict(judge([], cut_short=True), timings=0)
-    assert "undecided" in short
-    assert "time budget" in short
-    contradicted = replace(won, decided=False, reason="contradiction")
-    assert "undecided, runs contradict" in explain_verdict(contradicted, timings=9)
-    assert "undecided" not in explain_verdict(replace(won, reason="tie"), timings=9)

@@ -11,13 +11,13 @@ import click
 
 from tuner.cli.options import Command
 from tuner.device import device_fingerprint, usable_cpus
-from tuner.formatting import counted
+from tuner.formatting import POOL_NAMES, counted
 from tuner.model_facts import model_signature
+from tuner.tuning import Request, StepInputs
 from tuner.workload import CacheKey, make_cache_key
 
 if TYPE_CHECKING:
     from tuner.environment import Environment
-    from tuner.tuning import StepInputs
 
 OPTIONS = (
     click.option(
@@ -95,6 +95,13 @@ class Asked(NamedTuple):
     model_file: Path
     """Absolute: `tuner verify` may run in another folder."""
 
+    def request(self, file: Path, **how: Any) -> Request:
+        """Ask for the key; `how` are fields of `tuner.tuning.Request`."""
+        model_file = str(self.model_file)
+        return Request(
+            self.key, file, self.here, lambda: opened(self), model_file=model_file, **how
+        )
+
 
 def asked(
     *,
@@ -141,7 +148,6 @@ def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
     from tuner.store.queries import read_key
 
     row = read_key(file, key)["overview"]
-    pools = {"mujoco.rollout": "rollout", "mujoco_uni.BatchEnvPool": "batch-env"}
     if row["num_envs"] is None:
         raise click.ClickException("its facts are not known, only its digest: tune it again")
     model_file = model_file or (Path(row["model_file"]) if row["model_file"] else None)
@@ -151,7 +157,7 @@ def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
         raise click.ClickException(
             f"there is no model file {model_file.absolute()}: name it with KEY and --model-file"
         )
-    if row["pool"] not in pools:
+    if row["pool"] not in POOL_NAMES:
         raise click.ClickException(
             f"it was measured with the pool {row['pool']}, which only its own job can make"
         )
@@ -162,7 +168,7 @@ def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
         nstep=row["bench_nsteps"],
         dtype=row["dtype"],
         post_step_forward_sensor=bool(row["post_step_forward_sensor"]),
-        pool_name=pools[row["pool"]],
+        pool_name=POOL_NAMES[row["pool"]],
     )
     if what.key != key:
         raise click.ClickException(
@@ -184,7 +190,6 @@ def opened(what: Asked) -> Iterator[StepInputs]:
     from tuner.model_file import captured_warnings
     from tuner.pools import POOLS
     from tuner.states import prepare_states
-    from tuner.tuning import StepInputs
 
     facts = what.key.workload
     # MuJoCo would write its warnings to a file in the working directory.

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from tuner.formatting import counted
 from tuner.racing.comparison import (
     FEWEST_PAIRS,
     MIN_GAIN,
@@ -200,37 +199,3 @@ def _estimates(analysis: Analysis, milliseconds: float) -> tuple[Estimate, ...]:
             )
         )
     return tuple(found)
-
-
-def explain_verdict(verdict: Verdict, *, timings: int, pool_seconds: float | None = None) -> str:
-    """Say in one sentence what was chosen and why, or what would settle it.
-
-    Args:
-        verdict: What is to be explained.
-        timings: How many timings it rests on.
-        pool_seconds: The pool's time that they took, where it is known.
-    """
-    cost = counted(timings, "timing") + ("" if pool_seconds is None else f", {pool_seconds:.1f} s")
-    head = f"{_choice_in_words(verdict)}, {cost}"
-    if verdict.reason is None:
-        return head
-    if verdict.reason == "tie":
-        return f"{head}; decided as it stands, because no more time is spent on one key"
-    remedy = {
-        "budget": "the time budget was too short for more: a larger one may settle it",
-        "noise": "the machine is noisy: measuring again when it is quieter may settle it",
-        "too few": "too few timings to tell: measuring again may settle it",
-        "contradiction": "runs contradict each other: measuring again may tell which holds",
-    }[verdict.reason]
-    return f"{head}; undecided, {remedy}"
-
-
-def _choice_in_words(verdict: Verdict) -> str:
-    if verdict.candidate == NATIVE_DEFAULT:
-        return "the native default stays: nothing is proven faster"
-    if verdict.gain is None or verdict.gain_low is None or verdict.gain_high is None:
-        return f"chunk {verdict.candidate} is the stored choice, its gain is not known"
-    return (
-        f"chunk {verdict.candidate} is {100 * verdict.gain:.1f} % faster than the native default "
-        f"({100 * verdict.gain_low:.1f} to {100 * verdict.gain_high:.1f} %)"
-    )
