@@ -137,5 +137,5 @@ def test_until_decided_ends_with_the_time(database: Path) -> None:
     told = tuner(*TUNE, *options, "--max-seconds", "3")
     assert told.returncode in (0, 3), told.stderr
     assert ("provisional" in told.stdout) == (told.returncode == 3)
-    assert ("; next: tuner tune " in told.stdout) == (told.returncode == 3)
+    assert ("\nnext:     tuner tune " in told.stdout) == (told.returncode == 3)
     assert "environment-steps per second" in told.stdout

@@ -26,7 +26,7 @@ from tuner.cli.output import SHORT_KEY, Column, print_facts, print_table
 from tuner.formatting import (
     candidate_name,
     counted,
-    in_use,
+    describe_choice,
     interval,
     milliseconds,
     minute,
@@ -35,7 +35,6 @@ from tuner.formatting import (
     relative,
     relative_interval,
     short_paths,
-    steps_per_second,
     tune_command,
 )
 from tuner.records import LARGEST_INTEGER
@@ -170,13 +169,19 @@ def show(key: str, as_json: bool, database: str | None) -> None:
     found = read_key(file, name)
     behind = read_behind(file, name)
     sizes = {"num_envs": behind.num_envs, "nthread": behind.nthread}
-    _add_estimates(found["candidates"], judge_runs(behind.runs.values(), **sizes).estimates)
+    estimates = judge_runs(behind.runs.values(), **sizes).estimates
+    for row in found["candidates"]:
+        values = _interval_of(estimates, row["chunk_size"])
+        row |= zip(("relative", "relative_low", "relative_high"), values, strict=True)
     before: int | None = None
     chose = 0
     for run in found["runs"]:
         record = behind.runs.get(run["run_id"])
         alone = judge_runs([record], **sizes).estimates if record and run["has_choice"] else ()
-        run |= _own_gain(alone, run["chosen_chunk_size"]) | {"flipped": False}
+        values = _interval_of(alone, run["chosen_chunk_size"])
+        gains = [None if value is None else 1 - value for value in values]
+        run |= zip(("gain", "gain_high", "gain_low"), gains, strict=True)
+        run["flipped"] = False
         if run["has_choice"] and run["state"] != "imported":
             run["flipped"] = chose > 0 and run["chosen_chunk_size"] != before
             before, chose = run["chosen_chunk_size"], chose + 1
@@ -191,57 +196,40 @@ def show(key: str, as_json: bool, database: str | None) -> None:
         click.echo(printable(f"next: {command}"))
 
 
-def _add_estimates(candidates: list[dict[str, Any]], estimates: Iterable[Estimate]) -> None:
-    known = {estimate.candidate.chunk_size: estimate for estimate in estimates}
-    for row in candidates:
-        estimate = known.get(row["chunk_size"])
-        values = (estimate.relative, estimate.low, estimate.high) if estimate else (None,) * 3
-        for name, value in zip(("relative", "relative_low", "relative_high"), values, strict=True):
-            row[name] = value if value is not None and isfinite(value) else None
-
-
-def _own_gain(estimates: Iterable[Estimate], chunk_size: int | None) -> dict[str, float | None]:
-    gains: tuple[float | None, ...] = (None, None, None)
-    for estimate in estimates:
-        if estimate.candidate.chunk_size == chunk_size:
-            gains = (1 - estimate.relative, 1 - estimate.high, 1 - estimate.low)
-    return {
-        name: gain if gain is not None and isfinite(gain) else None
-        for name, gain in zip(("gain", "gain_low", "gain_high"), gains, strict=True)
-    }
+def _interval_of(estimates: Iterable[Estimate], chunk_size: int | None) -> list[float | None]:
+    """Find a candidate's time over the default's and its interval; None where unbounded."""
+    for e in estimates:
+        if e.candidate.chunk_size == chunk_size:
+            return [value if isfinite(value) else None for value in (e.relative, e.low, e.high)]
+    return [None, None, None]
 
 
 def _facts(found: dict[str, Any], chose: int) -> dict[str, str]:
-    overview, verdicts, runs = found["overview"], found["verdicts"], found["runs"]
-    pinned = overview["pinned_because"]
+    overview, verdicts = found["overview"], found["verdicts"]
+    work = {name: overview[name] for name in RUN_PARAMETERS if overview[name] is not None}
     facts = {
         "key": overview["tuning_key"],
         "model file": overview["model_file"],
         "model": _listed(found["model"]),
         "device": _listed(found["device"]),
-        "work": _listed(
-            {name: overview[name] for name in RUN_PARAMETERS if overview[name] is not None}
-        ),
+        "work": _listed(work),
         "choice": choice_of(overview),
-        "pinned": pinned,
     }
+    timings = {str(row["chunk_size"]): row["median_ms"] for row in found["candidates"]}
+    answer = overview | {"gain_low": None, "gain_high": None, "per_candidate_ms": timings}
     if facts["choice"] != "none":
-        facts["choice"] = in_use(overview["chunk_size"], bool(overview["decided"]), bool(pinned))
-    speeds = {
-        row["chunk_size"]: steps_per_second(
-            row["median_ms"], overview["num_envs"], overview["bench_nsteps"]
-        )
-        for row in found["candidates"]
-    }
-    if speed := speeds.get(overview["chunk_size"]):
-        default = speeds.get(None) if overview["chunk_size"] is not None else None
-        facts["speed"] = speed + (f", the default {default}" if default else "")
+        newest = verdicts[0] if verdicts else {}
+        ends = {name: newest.get(name) for name in ("gain_low", "gain_high")}
+        facts["choice"] = describe_choice(answer | ends)
     for place, verdict in enumerate(verdicts, start=1):
-        facts["verdict" if place == 1 else f"verdict {place}"] = _verdict(verdict)
+        words = describe_choice(answer | {"pinned_because": None, "per_candidate_ms": {}} | verdict)
+        decided = "decided" if verdict["decided"] else f"undecided ({verdict['reason']})"
+        name = "verdict" if place == 1 else f"verdict {place}"
+        facts[name] = f"{words.removeprefix('using ')}, {decided}; for {verdict['stack']}"
     if verdicts:
         facts["expected loss"] = percent(verdicts[0]["expected_loss"])
         facts["between runs"] = percent(verdicts[0]["between_runs"])
-    flips = sum(run["flipped"] for run in runs)
+    flips = sum(run["flipped"] for run in found["runs"])
     facts["runs"] = f"{overview['runs']} with {counted(overview['samples'] or 0, 'sample')}"
     if chose > 1:
         facts["runs"] += f"; the choice flipped {flips} times in {counted(chose, 'run')} that chose"
@@ -250,16 +238,6 @@ def _facts(found: dict[str, Any], chose: int) -> dict[str, str]:
 
 def _listed(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _verdict(row: dict[str, Any]) -> str:
-    choice = candidate_name(row["chunk_size"])
-    gain = ""
-    if row["chunk_size"] is not None and row["gain"] is not None:
-        ends = interval(row["gain_low"], row["gain_high"])
-        gain = f", {percent(row['gain'])} faster than the default ({ends})"
-    decided = "decided" if row["decided"] else f"undecided ({row['reason']})"
-    return f"{choice}{gain}, {decided}; for {row['stack']}"
 
 
 def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> None:
@@ -289,32 +267,26 @@ def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> N
 def _print_runs(runs: list[dict[str, Any]]) -> None:
     click.echo()
     environments = list(dict.fromkeys(_environment(run) for run in runs))
-    print_table(
-        [
-            Column("finished UTC"),
-            Column("trigger", yields=True),
-            Column("chose", "right"),
-            Column("gain", "right"),
-            Column("95 % interval", "right"),
-            Column("samples", "right"),
-            Column("env.", "right"),
-            Column("similar", yields=True),
-        ],
-        [
+    rows = []
+    for run in runs:
+        left = run["chosen_chunk_size"] is not None
+        chose = candidate_name(run["chosen_chunk_size"]) if run["has_choice"] else "-"
+        state = [run["occasion"], None if run["state"] == "complete" else run["state"]]
+        rows.append(
             (
                 minute(run["finished_utc"]),
-                ", ".join(filter(None, (run["occasion"], run["state"].replace("complete", "")))),
-                (candidate_name(run["chosen_chunk_size"]) if run["has_choice"] else "-")
-                + ("!" if run["flipped"] else ""),
-                percent(run["gain"]) if run["chosen_chunk_size"] else "",
-                interval(run["gain_low"], run["gain_high"]) if run["chosen_chunk_size"] else "",
+                ", ".join(filter(None, state)),
+                chose + ("!" if run["flipped"] else ""),
+                percent(run["gain"]) if left else "",
+                interval(run["gain_low"], run["gain_high"]) if left else "",
                 str(run["samples"]),
                 str(environments.index(_environment(run)) + 1),
                 (run["near_key"] or "")[:SHORT_KEY],
             )
-            for run in runs
-        ],
-    )
+        )
+    numbers = (Column(name, "right") for name in ("chose", "gain", "95 % interval", "samples"))
+    trigger, similar = Column("trigger", yields=True), Column("similar", yields=True)
+    print_table([Column("finished UTC"), trigger, *numbers, Column("env.", "right"), similar], rows)
     for place, environment in enumerate(environments, start=1):
         click.echo(printable(f"environment {place}: {environment}"))
     for note in dict.fromkeys(run[name] for run in runs for name in ("work", "message")):

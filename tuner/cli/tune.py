@@ -223,7 +223,7 @@ def _print_result(result: _Result, file: Path) -> None:
     chosen = answer.chunk_size
     print_table(columns, rows, marked=chunks.index(chosen) if chosen in chunks else None)
     click.echo()
-    click.echo(printable(str(result)))
+    click.echo(printable(str(result)).replace("; next: ", "\nnext:     "))
     if miss is not None:
         because = miss.reason
         if similar is not None:
