@@ -93,6 +93,7 @@ def test_a_pinned_key_that_only_a_filter_selects_keeps_its_pin(filled: Path, she
         (("",), 1),
         (("k1_zz",), 1),
         (("--older-than", "365"), 2),
+        (("--older-than", "5x"), 2),
         (("--older-than", "1w", "--until", "1w"), 2),
         (("--model", ""), 2),
     ],

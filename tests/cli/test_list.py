@@ -156,6 +156,8 @@ def test_a_pinned_key_has_no_measured_gain_and_is_decided(
         ("--since", ""),
         ("--since", "-3d"),
         ("--since", "3"),
+        ("--since", "5x"),
+        ("--until", "5x"),
         ("--since", "2026-02-30"),
         ("--since", "9" * 5000 + "d"),
         ("--until", "tomorrow"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import sys
+from typing import Any
 
 import click
 
@@ -17,7 +18,7 @@ from tuner.cli.data import sql
 from tuner.cli.database import db, doctor
 from tuner.cli.exchange import export, import_
 from tuner.cli.keys import delete, list_keys, pin, show, unpin
-from tuner.cli.options import Failing, database_option_of_all
+from tuner.cli.options import Failing, database_option
 from tuner.cli.pictures import plot, report
 from tuner.cli.tune import explain, tune, verify
 
@@ -40,17 +41,10 @@ class ByPurpose(Failing):
                 formatter.write_dl(rows)
 
 
-def _take_any_text() -> None:
-    """Print letters that the terminal cannot encode as escapes instead of failing."""
-    for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")
-
-
 @click.group(cls=ByPurpose, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(tuner.__version__, prog_name="tuner")
-@database_option_of_all
-def main() -> None:
+@database_option
+def main(**_: Any) -> None:
     """Measure how many MuJoCo environments one work item should hold, and keep the timings.
 
     \b
@@ -58,7 +52,9 @@ def main() -> None:
       tuner tune robot.xml --num-envs 1024
       tuner list
     """
-    _take_any_text()
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")  # what the terminal cannot encode
 
 
 for _command in (command for commands in PURPOSES.values() for command in commands):

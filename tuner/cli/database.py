@@ -23,8 +23,6 @@ from tuner.environment import POLICIES, Environment
 from tuner.formatting import counted
 from tuner.paths import cache_path
 
-VALIDATORS = Environment._fields
-
 
 @click.group(cls=Failing)
 def db() -> None:
@@ -81,12 +79,11 @@ def check(ctx: click.Context, database: str | None, as_json: bool) -> None:
     findings = check_file(file)
     if as_json:
         print_json([{"what": found.what, "next_step": found.next_step} for found in findings])
-    for found in findings if not as_json else ():
-        click.echo(f"{found.what}: {found.next_step}")
+    else:
+        lines = [f"{found.what}: {found.next_step}" for found in findings]
+        click.echo("\n".join(lines or [f"{file} is sound"]))
     if findings:
         ctx.exit(FINDING)
-    if not as_json:
-        click.echo(f"{file} is sound")
 
 
 @db.command()
@@ -174,7 +171,7 @@ def recompute(database: str | None) -> None:
 
 
 @db.command()
-@click.argument("name", required=False, type=click.Choice(VALIDATORS))
+@click.argument("name", required=False, type=click.Choice(Environment._fields))
 @click.argument("policy", required=False, type=click.Choice(POLICIES))
 @json_option("the policies")
 @database_option
@@ -224,8 +221,7 @@ def stats(as_json: bool, database: str | None) -> None:
 
 def stats_lines(found: dict[str, Any]) -> list[tuple[str, str]]:
     """Write the figures of `read_stats` for people: names and texts."""
-    every = found
-    return [(name.replace("_", " "), _figure(name, value)) for name, value in every.items()]
+    return [(name.replace("_", " "), _figure(name, value)) for name, value in found.items()]
 
 
 def _figure(name: str, value: Any) -> str:

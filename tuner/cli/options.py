@@ -73,8 +73,6 @@ class Failing(click.Group):
         """Run the command and print an error as its message."""
         try:
             return super().invoke(ctx)
-        except TunerError as error:
-            fail(ctx, str(error))
         except (click.exceptions.Exit, click.Abort):
             raise
         except KeyboardInterrupt:
@@ -86,16 +84,14 @@ class Failing(click.Group):
         except click.ClickException as error:
             if error.exit_code == USAGE:
                 raise  # click shows how the command is used
-            fail(ctx, error.format_message())
+            message = error.format_message()
+        except TunerError as error:
+            message = str(error)
         except Exception as error:
             # limits of the terminal or the machine, such as a full disk behind stdout
-            fail(ctx, f"{type(error).__name__}: {error}")
-
-
-def fail(ctx: click.Context, message: str) -> NoReturn:
-    """Exit with one printable line on stderr."""
-    click.echo(printable(f"tuner: {' '.join(message.split())}"), err=True)
-    ctx.exit(FAILED)
+            message = f"{type(error).__name__}: {error}"
+        click.echo(printable(f"tuner: {' '.join(message.split())}"), err=True)
+        raise click.exceptions.Exit(FAILED)
 
 
 @contextmanager
@@ -115,31 +111,17 @@ def tidy_end() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def database_option(command: Command) -> Command:
-    """Add --database; it may stand anywhere on the line, and the last one wins."""
-    return _database(expose_value=True)(command)
+def _inherited(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
+    return ctx.find_root().params.get("database") if value is None else value
 
 
-def database_option_of_all(command: Command) -> Command:
-    """Add --database in front of a subcommand, which receives it."""
-    return _database(expose_value=False)(command)
-
-
-def _database(*, expose_value: bool) -> Callable[[Command], Command]:
-    return click.option(
-        "--database",
-        metavar="PATH|URL",
-        expose_value=expose_value,
-        callback=_remember,
-        help=f"The tuning database.  [default: ${DATABASE_VARIABLE}, then the user's data folder]",
-    )
-
-
-def _remember(ctx: click.Context, _: click.Parameter, value: str | None) -> str | None:
-    shared = ctx.ensure_object(dict)
-    if value is not None:
-        shared["database"] = value
-    return shared.get("database")
+database_option = click.option(
+    "--database",
+    metavar="PATH|URL",
+    callback=_inherited,
+    help=f"The tuning database.  [default: ${DATABASE_VARIABLE}, then the user's data folder]",
+)
+"""It may stand anywhere on the line; the last one wins."""
 
 
 def existing(database: str | None) -> Path:
@@ -158,21 +140,19 @@ def existing(database: str | None) -> Path:
 
 def stored_keys(ctx: click.Context, _: click.Parameter, incomplete: str) -> list[CompletionItem]:
     """Complete a key in a shell; offers nothing if the database cannot be read."""
-    from tuner.store.queries import EVERYTHING, read_overview
+    from tuner.store.queries import Selection, read_overview
 
+    columns = ("tuning_key", "model_file", "num_envs")
     try:
         file = existing(ctx.params.get("database"))
-        rows = read_overview(file, EVERYTHING, columns=("tuning_key", "model_file", "num_envs"))
+        rows = read_overview(file, Selection(key=incomplete or None), columns=columns)
     except (TunerError, click.ClickException):
         return []
-    return [
-        CompletionItem(
-            row["tuning_key"],
-            help=printable(f"{Path(row['model_file'] or '').name} {row['num_envs'] or ''}"),
-        )
-        for row in rows
-        if row["tuning_key"].startswith(incomplete)
-    ]
+    items = []
+    for key, model_file, num_envs in (row.values() for row in rows):
+        about = printable(f"{Path(model_file or '').name} {num_envs or ''}")
+        items.append(CompletionItem(key, help=about))
+    return items
 
 
 def json_option(content: str) -> Callable[[Command], Command]:
@@ -212,29 +192,29 @@ def the_key(file: Path, text: str) -> str:
             "`tuner list` shows all keys"
         )
     if len(found) > 1:
-        _print_matches(list(found.values()))
+        names = ("num_envs", "nthread", "bench_nsteps")
+        print_table(
+            [
+                Column("key"),
+                Column("model file", yields=True),
+                *(Column(heading, "right") for heading in ("envs", "threads", "steps")),
+            ],
+            [
+                (name[:24], row["model_file"] or "", *(str(row[n] or "") for n in names))
+                for name, row in list(found.items())[:MOST_MATCHES]
+            ],
+            err=True,
+        )
         raise click.ClickException(
             f"{len(found)} keys match {text!r}: give more characters of one of them"
         )
     return str(next(iter(found)))
 
 
-def _print_matches(rows: list[dict[str, Any]]) -> None:
-    names = ("num_envs", "nthread", "bench_nsteps")
-    headings = ("key", "model file", "envs", "threads", "steps")
-    print_table(
-        [Column(h, "left" if h in headings[:2] else "right", h == headings[1]) for h in headings],
-        [
-            (row["tuning_key"][:24], row["model_file"] or "", *(str(row[n] or "") for n in names))
-            for row in rows[:MOST_MATCHES]
-        ],
-        err=True,
-    )
-
-
 def print_json(value: Any) -> None:
-    """Print JSON for a program."""
-    click.echo(json.dumps(value, indent=2, allow_nan=False))
+    """Print JSON for a program; what is not finite is null."""
+    finite = json.loads(json.dumps(value), parse_constant=lambda _: None)
+    click.echo(json.dumps(finite, indent=2))
 
 
 UNITS = {"h": timedelta(hours=1), "d": timedelta(days=1), "w": timedelta(weeks=1)}
@@ -248,30 +228,29 @@ def _text(_: click.Context, __: click.Parameter, text: str | None) -> str | None
     return text
 
 
-def _moment(text: str | None, more: timedelta) -> str | None:
-    """Read a day or an age as (the beginning of) a stored time."""
-    if text is None:
-        return None
-    number, unit = text[:-1], UNITS.get(text[-1:])
-    try:
-        if unit is not None and number.isascii() and number.isdecimal():
-            return f"{datetime.now(UTC) - unit * int(number):%Y-%m-%dT%H:%M:%S}"
-        return (date.fromisoformat(text) + more).isoformat()
-    except OverflowError:
-        return NEVER if unit else ALWAYS  # outside the calendar
-    except ValueError:
-        raise click.BadParameter(
-            f"{text[:40]!r} is neither a day, such as 2026-01-31, nor an age, such as 12h, 7d or 3w"
-        ) from None
+def _moment(more: timedelta) -> Callable[..., str | None]:
+    """Make the callback that turns a day (and `more`) or an age into a stored time's beginning."""
+
+    def read(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
+        if text is None:
+            return None
+        number, unit = text[:-1], UNITS.get(text[-1:])
+        try:
+            if unit is not None and number.isascii() and number.isdecimal():
+                return f"{datetime.now(UTC) - unit * int(number):%Y-%m-%dT%H:%M:%S}"
+            return (date.fromisoformat(text) + more).isoformat()
+        except OverflowError:
+            return NEVER if unit else ALWAYS  # outside the calendar
+        except ValueError:
+            raise click.BadParameter(
+                f"{text[:40]!r} is neither a day, such as 2026-01-31, nor an age, such as 12h, "
+                "7d or 3w"
+            ) from None
+
+    return read
 
 
-def _since(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    return _moment(text, timedelta())
-
-
-def until(_: click.Context, __: click.Parameter, text: str | None) -> str | None:
-    """Turn a day, that whole day included, or an age into a time."""
-    return _moment(text, timedelta(days=1))
+since, until = _moment(timedelta()), _moment(timedelta(days=1))
 
 
 FILTERS = (
@@ -305,7 +284,7 @@ FILTERS = (
     click.option(
         "--since",
         metavar="WHEN",
-        callback=_since,
+        callback=since,
         help="Measured on a day (2026-01-31, UTC) or later, or within an age (12h, 7d, 3w).",
     ),
     click.option(
