@@ -22,18 +22,15 @@ from tuner.cli.options import (
     the_key,
     until,
 )
-from tuner.cli.output import SHORT_KEY, Column, print_facts, print_table
+from tuner.cli.output import SHORT_KEY, Column, print_candidates, print_facts, print_table
 from tuner.formatting import (
     candidate_name,
     counted,
     describe_choice,
     interval,
-    milliseconds,
     minute,
     percent,
     printable,
-    relative,
-    relative_interval,
     short_paths,
     tune_command,
 )
@@ -189,7 +186,15 @@ def show(key: str, as_json: bool, database: str | None) -> None:
         print_json(found)
         return
     print_facts(_facts(found, chose))
-    _print_candidates(found["candidates"], found["overview"]["chunk_size"])
+    if found["candidates"]:
+        click.echo()
+        names = ("chunk_size", "median_ms", "relative", "relative_low", "relative_high", "samples")
+        rows = []
+        for row in found["candidates"]:
+            rows.append(tuple(row[name] for name in names))
+            if row["relative"] is None:
+                rows[-1] = (*rows[-1][:2], row["relative_to_default"], None, None, row["samples"])
+        print_candidates(rows, found["overview"]["chunk_size"])
     _print_runs(found["runs"])
     undecided = not found["overview"]["decided"] and found["overview"]["pinned_because"] is None
     if undecided and (command := tune_command(found["overview"])):
@@ -238,30 +243,6 @@ def _facts(found: dict[str, Any], chose: int) -> dict[str, str]:
 
 def _listed(facts: dict[str, Any]) -> str:
     return ", ".join(f"{name} {value}" for name, value in facts.items())
-
-
-def _print_candidates(candidates: list[dict[str, Any]], choice: int | None) -> None:
-    if not candidates:
-        return
-    click.echo()
-    names = [row["chunk_size"] for row in candidates]
-    headings = ("chunk_size", "samples", "median ms", "to default", "95 % interval")
-    print_table(
-        [Column(heading, "right") for heading in headings],
-        [
-            (
-                candidate_name(row["chunk_size"]),
-                str(row["samples"]),
-                milliseconds(row["median_ms"]),
-                relative(row["relative"] or row["relative_to_default"]),
-                relative_interval(row["relative_low"], row["relative_high"])
-                if row["chunk_size"] is not None
-                else "",
-            )
-            for row in candidates
-        ],
-        marked=names.index(choice) if choice in names else None,
-    )
 
 
 def _print_runs(runs: list[dict[str, Any]]) -> None:

@@ -9,11 +9,17 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Literal, NamedTuple, TypeAlias, TypeVar
 
 import click
 
-from tuner.formatting import printable, relative, relative_interval
+from tuner.formatting import (
+    candidate_name,
+    milliseconds,
+    printable,
+    relative,
+    relative_interval,
+)
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +92,28 @@ def print_table(
             line = click.style(line, bold=number < 0, fg="green" if number == marked else None)
         # Line by line: one large write to a pipe that is closed meanwhile reports no error.
         click.echo(line, err=err)
+
+
+CandidateRow: TypeAlias = tuple[
+    int | None, float | None, float | None, float | None, float | None, int | None
+]
+"""A chunk size, its milliseconds per step, its time over the default's with the ends of its
+interval, and its samples; None is unknown."""
+
+
+def print_candidates(candidates: Iterable[CandidateRow], choice: int | None) -> None:
+    """Print candidates by their size, the default first; the choice is highlighted."""
+    ordered = sorted(candidates, key=lambda candidate: candidate[0] or 0)
+    names = ("chunk_size", "ms per step", "to default", "95 % interval", "samples")
+    shown = len(names) if any(candidate[5] for candidate in ordered) else 3
+    rows = []
+    for chunk, ms, ratio, low, high, samples in ordered:
+        ends = "" if chunk is None else relative_interval(low, high)
+        row = (candidate_name(chunk), milliseconds(ms), relative(ratio), ends, str(samples or ""))
+        rows.append(row[:shown])
+    marked = [place for place, candidate in enumerate(ordered) if candidate[0] == choice]
+    columns = [Column(name, "right") for name in names[:shown]]
+    print_table(columns, rows, marked[0] if marked else None)
 
 
 def print_facts(facts: Mapping[str, str]) -> None:

@@ -23,7 +23,7 @@ from tuner.cli.options import (
     the_key,
     time_budget_option,
 )
-from tuner.cli.output import SHORT_KEY, Column, print_table
+from tuner.cli.output import SHORT_KEY, CandidateRow, print_candidates
 from tuner.cli.work import Asked, asked, asked_again, work_options
 from tuner.device import device_fingerprint
 from tuner.errors import TunerError
@@ -32,11 +32,8 @@ from tuner.formatting import (
     counted,
     describe_answer,
     in_use,
-    milliseconds,
     percent,
     printable,
-    relative,
-    relative_interval,
 )
 from tuner.paths import cache_path
 from tuner.tuning import answer_key
@@ -208,20 +205,14 @@ def _print_result(result: _Result, file: Path) -> None:
     _, answer, miss, _, verdict, similar = result.outcome
     estimates = {e.candidate.chunk_size: e for e in (verdict.estimates if verdict else ())}
     timings = {None if n == "None" else int(n): ms for n, ms in answer.per_candidate_ms.items()}
-    chunks = sorted(timings, key=lambda chunk: chunk or 0)
-    rows = []
-    for chunk in chunks:
-        row = [candidate_name(chunk), milliseconds(timings[chunk])]
-        if (estimate := estimates.get(chunk)) is not None:
-            ends = relative_interval(estimate.low, estimate.high) if chunk is not None else ""
-            row += [relative(estimate.relative), ends, str(estimate.samples)]
-        else:
-            row += [relative(timings[chunk] / timings[None]) if None in timings else "", "", ""]
-        rows.append(row[: 5 if estimates else 3])
-    headings = ["chunk_size", "ms per step", "to default", "95 % interval", "samples"]
-    columns = [Column(heading, "right") for heading in headings[: 5 if estimates else 3]]
-    chosen = answer.chunk_size
-    print_table(columns, rows, marked=chunks.index(chosen) if chosen in chunks else None)
+    default = timings.get(None)
+    rows: list[CandidateRow] = []
+    for chunk, ms in timings.items():
+        if (e := estimates.get(chunk)) is not None:
+            rows.append((chunk, ms, e.relative, e.low, e.high, e.samples))
+        else:  # a hit knows the times alone
+            rows.append((chunk, ms, ms / default if default else None, None, None, None))
+    print_candidates(rows, answer.chunk_size)
     click.echo()
     click.echo(printable(str(result)).replace("; next: ", "\nnext:     "))
     if miss is not None:
