@@ -188,12 +188,12 @@ def show(key: str, as_json: bool, database: str | None) -> None:
     print_facts(_facts(found, chose))
     if found["candidates"]:
         click.echo()
-        names = ("chunk_size", "median_ms", "relative", "relative_low", "relative_high", "samples")
+        names = ("relative_low", "relative_high", "samples")
         rows = []
         for row in found["candidates"]:
-            rows.append(tuple(row[name] for name in names))
-            if row["relative"] is None:
-                rows[-1] = (*rows[-1][:2], row["relative_to_default"], None, None, row["samples"])
+            ratio = row["relative"] or row["relative_to_default"]
+            ends_and_samples = (row[name] for name in names)
+            rows.append((row["chunk_size"], row["median_ms"], ratio, *ends_and_samples))
         print_candidates(rows, found["overview"]["chunk_size"])
     _print_runs(found["runs"])
     undecided = not found["overview"]["decided"] and found["overview"]["pinned_because"] is None
