@@ -73,10 +73,10 @@ def check(ctx: click.Context, database: str | None, as_json: bool) -> None:
     Example:
       tuner db check
     """
-    from tuner.store.maintenance import check as check_file
+    from tuner.store import maintenance
 
     file = existing(database)
-    findings = check_file(file)
+    findings = maintenance.check(file)
     if as_json:
         print_json([{"what": found.what, "next_step": found.next_step} for found in findings])
     else:
@@ -101,12 +101,10 @@ def repair(ctx: click.Context, database: str | None, yes: bool) -> None:
       tuner db repair --yes
     """
     from tuner.exchange.importing import import_files
-    from tuner.store.maintenance import check as check_file
-    from tuner.store.maintenance import set_aside
-    from tuner.store.migrate import upgrade as upgrade_file
+    from tuner.store import maintenance, migrate
 
     file = existing(database)
-    findings = check_file(file)
+    findings = maintenance.check(file)
     if not findings:
         click.echo(f"{file} is sound: nothing was changed")
         return
@@ -115,13 +113,13 @@ def repair(ctx: click.Context, database: str | None, yes: bool) -> None:
         raise click.ClickException(f"{plan}? nothing was changed: --yes does it")
     if not yes and not click.confirm(f"{plan}?"):
         raise click.ClickException("nothing was changed")
-    moved = set_aside(file)
+    moved = maintenance.set_aside(file)
     if moved is None:
         click.echo(f"{file} is sound by now: nothing was changed")
         return
     click.echo(f"moved the damaged file to {moved}")
     _, (found,) = import_files(file, [moved], as_own=True)
-    upgrade_file(file)
+    migrate.upgrade(file)
     click.echo(
         f"imported {counted(found.new_runs, 'run')} with {counted(found.new_samples, 'sample')}, "
         f"rejected {counted(found.rejected, 'row')}"

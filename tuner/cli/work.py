@@ -103,17 +103,15 @@ class Asked(NamedTuple):
         )
 
 
-def asked(
-    *,
-    model_file: Path,
-    num_envs: int,
-    nthread: int,
-    nstep: int,
-    dtype: str,
-    post_step_forward_sensor: bool,
-    pool_name: str,
-) -> Asked:
-    """Load the model and make the key that `work_options` describe."""
+def asked(*, model_file: Path, nstep: int, pool_name: str, **parameters: Any) -> Asked:
+    """Load the model and make the key that `work_options` describe.
+
+    Args:
+        model_file: The model.
+        nstep: Physics steps in one step of the pool.
+        pool_name: A name of `tuner.pools.POOLS`.
+        **parameters: num_envs, nthread, dtype and post_step_forward_sensor.
+    """
     from tuner.environment import environment_of_class
     from tuner.model_file import load_model
     from tuner.pools import pool_class
@@ -123,11 +121,8 @@ def asked(
         backend_type="mujoco",
         model_sig=model_signature(model, 1),
         device=device_fingerprint(),
-        num_envs=num_envs,
-        nthread=nthread,
-        dtype=dtype,
-        post_step_forward_sensor=post_step_forward_sensor,
         bench_nsteps=nstep,
+        **parameters,
     )
     here = environment_of_class(pool_class(pool_name))
     return Asked(model, key, here, pool_name, model_file.absolute())
@@ -148,27 +143,26 @@ def asked_again(file: Path, key: str, model_file: Path | None = None) -> Asked:
     from tuner.store.queries import read_key
 
     row = read_key(file, key)["overview"]
+    stored, pool = row["model_file"], row["pool"]
     if row["num_envs"] is None:
         raise click.ClickException("its facts are not known, only its digest: tune it again")
-    model_file = model_file or (Path(row["model_file"]) if row["model_file"] else None)
-    if model_file is None:
+    if model_file is None and stored is None:
         raise click.ClickException("its model file is not known: name it with --model-file")
+    model_file = model_file or Path(stored)
     if not model_file.exists():
         raise click.ClickException(
             f"there is no model file {model_file.absolute()}: name it with KEY and --model-file"
         )
-    if row["pool"] not in POOL_NAMES:
+    if pool not in POOL_NAMES:
         raise click.ClickException(
-            f"it was measured with the pool {row['pool']}, which only its own job can make"
+            f"it was measured with the pool {pool}, which only its own job can make"
         )
     what = asked(
         model_file=model_file,
-        num_envs=row["num_envs"],
-        nthread=row["nthread"],
         nstep=row["bench_nsteps"],
-        dtype=row["dtype"],
+        pool_name=POOL_NAMES[pool],
         post_step_forward_sensor=bool(row["post_step_forward_sensor"]),
-        pool_name=POOL_NAMES[row["pool"]],
+        **{name: row[name] for name in ("num_envs", "nthread", "dtype")},
     )
     if what.key != key:
         raise click.ClickException(
