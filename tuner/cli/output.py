@@ -89,7 +89,9 @@ def print_table(
                 cells.append(" " * room + text if column.side == "right" else text + " " * room)
         line = GAP.join(cells).rstrip()
         if not to.no_color and number in (-1, marked):
-            line = click.style(line, bold=number < 0, fg="green" if number == marked else None)
+            line = click.style(
+                line, bold=number < 0 or None, fg="green" if number == marked else None
+            )
         # Line by line: one large write to a pipe that is closed meanwhile reports no error.
         click.echo(line, err=err)
 
