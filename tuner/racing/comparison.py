@@ -48,7 +48,11 @@ def t95(freedom: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class PairedComparison:
-    """One candidate against the default: log(time / default's time) with its 95 % interval."""
+    """One candidate against the default: log(time / default's time) with its 95 % interval.
+
+    The race looks after every block and stops at a proof, so the interval is that of a confidence
+    sequence (Robbins 1970, normal mixture), valid for all looks together.
+    """
 
     pairs: int
     mean: float
@@ -57,15 +61,19 @@ class PairedComparison:
 
     @property
     def proven(self) -> bool:
-        """Whether the candidate is faster by more than `MIN_GAIN`, with 95 % confidence.
+        """Whether the candidate is faster by more than `MIN_GAIN`, with 95 % confidence."""
+        return self.pairs >= FEWEST_PAIRS and self.high < math.log1p(-MIN_GAIN)
 
-        The race looks after every block and stops at a proof, so the bound is that of a
-        confidence sequence (Robbins 1970, normal mixture), valid for all looks together.
-        """
-        n = max(self.pairs, 1)
-        z = math.sqrt((n + RHO) / n * math.log((n + RHO) / (RHO * ALPHA**2)))
-        bound = self.mean + z / 1.96 * (self.high - self.mean)
-        return self.pairs >= FEWEST_PAIRS and bound < math.log1p(-MIN_GAIN)
+    @property
+    def error(self) -> float:
+        """Standard error of the mean."""
+        return (self.high - self.mean) / looks_z(self.pairs)
+
+
+def looks_z(pairs: int) -> float:
+    """Half the width of a confidence sequence's interval, in standard errors."""
+    n = max(pairs, 1)
+    return math.sqrt((n + RHO) / n * math.log((n + RHO) / (RHO * ALPHA**2)))
 
 
 NO_COMPARISON = PairedComparison(0, 0.0, -math.inf, math.inf)
@@ -212,7 +220,7 @@ def compare_pairs(pairs: Sequence[float], noise: float) -> PairedComparison:
     mean = math.fsum(kept) / len(kept)
     squares = NOISE_WEIGHT * expected**2 + math.fsum((pair - mean) ** 2 for pair in kept)
     error = math.sqrt(squares / freedom / len(kept))
-    reach = t95(freedom) * error
+    reach = t95(freedom) / 1.96 * looks_z(len(kept)) * error
     return PairedComparison(len(kept), mean, mean - reach, mean + reach)
 
 

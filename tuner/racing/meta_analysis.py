@@ -24,6 +24,7 @@ from tuner.racing.comparison import (
     PairedComparison,
     PoolShape,
     compare_pairs,
+    looks_z,
     paired_differences,
     t95,
 )
@@ -69,8 +70,10 @@ CLEARLY = 3.0
 """Standard errors between the gains of two runs that make them a contradiction."""
 ENOUGH_SECONDS = 30.0
 """Pool time of all runs of a key, three full budgets; then the tie rule decides."""
-ENOUGH_SAMPLES = 720
+ENOUGH_SAMPLES = 1440
 """The same in samples, three times what ends a race: light steps get there first."""
+ENOUGH_RUNS = 20
+"""The same in runs: of a small budget, resumed runs spend little each."""
 OUTLIER_STANDSTILL = 10.0
 """A sample this many times the run's median is from a suspended process; the excess is ignored."""
 MEASURED = ("complete", "cut short")
@@ -399,7 +402,10 @@ def _combined_comparison(said: Sequence[_RunComparison], weights: Floats) -> Pai
     errors = t95(freedom) / 1.96 / np.sqrt(precision.sum(axis=1))
     mean = float(weights @ means)
     low, high = (_quantile(p, weights, means, errors) for p in (0.025, 0.975))
-    return PairedComparison(pairs, mean, min(low, mean), max(high, mean))
+    wider = looks_z(pairs) / 1.96
+    return PairedComparison(
+        pairs, mean, mean - wider * max(mean - low, 0.0), mean + wider * max(high - mean, 0.0)
+    )
 
 
 def _quantile(share: float, weights: Floats, means: Floats, errors: Floats) -> float:
@@ -422,10 +428,8 @@ def _gain_missing(said: Sequence[_RunComparison]) -> list[bool]:
     def lacks(comparison: PairedComparison) -> bool:
         if comparison.pairs < FEWEST_PAIRS or comparison.mean < math.log1p(-MIN_GAIN):
             return False
-        reach = CLEARLY / 1.96
         return any(
-            comparison.mean - p.mean
-            > reach * math.hypot(comparison.high - comparison.mean, p.high - p.mean)
+            comparison.mean - p.mean > CLEARLY * math.hypot(comparison.error, p.error)
             for p in proven
         )
 
@@ -523,7 +527,7 @@ def _apply_tie_rule(verdict: Verdict, runs: Sequence[SampleColumns]) -> Verdict:
     """Decide by the tie rule when a key's total measuring time is spent."""
     seconds = sum(_spent(t) for t in runs)
     samples = sum(len(t.nanoseconds) for t in runs)
-    if seconds < ENOUGH_SECONDS and samples < ENOUGH_SAMPLES:
+    if seconds < ENOUGH_SECONDS and samples < ENOUGH_SAMPLES and len(runs) < ENOUGH_RUNS:
         return verdict
     return replace(verdict, decided=True, reason="tie")
 

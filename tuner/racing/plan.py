@@ -28,6 +28,7 @@ from tuner.racing.comparison import (
 )
 from tuner.racing.costs import ITERATIONS, FitScales
 from tuner.racing.meta_analysis import RunEstimate, SampleColumns, combine_runs, estimate_run
+from tuner.racing.verdict import SETTLED, choose, expected_loss
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
@@ -69,7 +70,7 @@ CONFIRM_PAIRS = 8
 """Pairs in which an old winner can confirm itself, at most: sixteen timings."""
 COMPARISON_GROWTH = 8
 """A comparison of this many pairs continues in blocks of twice the length, and so forth."""
-MAX_SAMPLES = 240
+MAX_SAMPLES = 480
 """A race that has taken so many samples ends."""
 
 
@@ -245,34 +246,42 @@ def _block(
     timings_left: float,
     look_within: float,
 ) -> tuple[Candidate, ...]:
-    """Explore while that pays, then compare with the default while that pays, then stop."""
+    """Explore while that pays, prove the leader, settle what the verdict doubts, then stop."""
     leader, comparison = expected.leader, analysis.comparisons.get(expected.leader, NO_COMPARISON)
     explored = sum(analysis.counts) - 2 * sum(d.pairs for d in analysis.comparisons.values())
+    exploring = STOP
+    if explored < MAX_EXPLORED:
+        exploring = _exploring_block(race_state, analysis, expected, look_within)
+    # Half of the budget at most, because what is found has to be proven.
+    if exploring and own.explored < timings_left:
+        return exploring
+    worth = MIN_COMPARISON_GAIN_LIKELY if leader in race_state.likely else MIN_COMPARISON_GAIN
+    unproven = leader != NATIVE_DEFAULT and not comparison.proven
     pairs = own.pairs.get(leader, 0)
-    # Half of the budget at most: what is found has to be proven.
-    if explored < MAX_EXPLORED and own.explored < timings_left:
-        picks = expected.picks()
-        enough = (
-            MIN_EXPECTED_IMPROVEMENT_LIKELY
-            if leader in race_state.likely
-            else MIN_EXPECTED_IMPROVEMENT
-        )
-        promising = sum(gain for _, gain in picks) > enough
-        # Where earlier runs ended too soon to look at all, that comes first.
-        unseen: tuple[Candidate, ...] = ()
-        if race_state.earlier or not promising:
-            unseen = _unseen(race_state, analysis, leader, look_within)
+    if unproven and pairs < MAX_COMPARISON_PAIRS and expected.over_default >= worth:
+        return _comparison_block(leader, pairs)
+    choice = choose(analysis, race_state.shape.native_chunk)
+    loss, rival = expected_loss(analysis, choice)
+    if loss < SETTLED:
+        return exploring
+    contested = choice if rival == NATIVE_DEFAULT else rival
+    return _comparison_block(contested, own.pairs.get(contested, 0))
+
+
+def _exploring_block(
+    race_state: RaceState, analysis: Analysis, expected: ExpectedImprovement, look_within: float
+) -> tuple[Candidate, ...]:
+    """The leader beside candidates that are worth a look or promise most; empty if none is."""
+    leader, picks = expected.leader, expected.picks()
+    likely = leader in race_state.likely
+    enough = MIN_EXPECTED_IMPROVEMENT_LIKELY if likely else MIN_EXPECTED_IMPROVEMENT
+    promising = sum(gain for _, gain in picks) > enough
+    # Where earlier runs ended too soon to look at all, that comes first.
+    if race_state.earlier or not promising:
+        unseen = _unseen(race_state, analysis, leader, look_within)
         if unseen:
             return (leader, *unseen)
-        if promising:
-            return tuple(dict.fromkeys([leader, *(c for c, _ in picks)]))
-    if leader == NATIVE_DEFAULT or comparison.proven or pairs >= MAX_COMPARISON_PAIRS:
-        return STOP
-    if expected.over_default < (
-        MIN_COMPARISON_GAIN_LIKELY if leader in race_state.likely else MIN_COMPARISON_GAIN
-    ):
-        return STOP
-    return _comparison_block(leader, pairs)
+    return tuple(dict.fromkeys([leader, *(c for c, _ in picks)])) if promising else STOP
 
 
 def _comparison_block(rival: Candidate, pairs: int) -> tuple[Candidate, ...]:

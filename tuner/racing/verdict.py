@@ -15,10 +15,12 @@ from tuner.racing.comparison import (
     FEWEST_PAIRS,
     MIN_GAIN,
     NO_COMPARISON,
+    NOISE_WEIGHT,
     Analysis,
     PoolShape,
     analyse,
     expected_excess,
+    t95,
     usable_samples,
 )
 from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
@@ -26,7 +28,6 @@ from tuner.records import NATIVE_DEFAULT, Candidate, Estimate, Sample, Verdict
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from tuner.racing.costs import Costs
     from tuner.records import Reason
 
 SETTLED = 0.005
@@ -110,10 +111,10 @@ def decide(
         milliseconds: of a step of the native default.
         cut_short: as in `judge`.
     """
-    choice = _choose(analysis, shape.native_chunk)
+    choice = choose(analysis, shape.native_chunk)
     comparison = analysis.comparisons.get(choice, NO_COMPARISON)
     left = choice != NATIVE_DEFAULT
-    loss, rival = _expected_loss(analysis.fit, analysis.candidates.index(choice))
+    loss, rival = expected_loss(analysis, choice)
     settled = loss < SETTLED and not cut_short
     return Verdict(
         candidate=choice,
@@ -141,7 +142,8 @@ def nearest_native(candidate: Candidate, native_chunk: int | None) -> tuple[floa
     return (abs(math.log(size / native_chunk)) if native_chunk else 0.0, size)
 
 
-def _choose(analysis: Analysis, native_chunk: int | None) -> Candidate:
+def choose(analysis: Analysis, native_chunk: int | None) -> Candidate:
+    """Choose the fastest proven candidate, of equals the one nearest the native rule."""
     proven = [c for c, comparison in analysis.comparisons.items() if comparison.proven]
     if not proven:
         return NATIVE_DEFAULT
@@ -150,21 +152,22 @@ def _choose(analysis: Analysis, native_chunk: int | None) -> Candidate:
     return min(equal, key=lambda c: nearest_native(c, native_chunk))
 
 
-def _expected_loss(fitted: Costs, choice: int) -> tuple[float, int]:
+def expected_loss(analysis: Analysis, choice: Candidate) -> tuple[float, Candidate]:
     """What the choice is expected to lose to the one it may lose most to, and which that is."""
-    gain = fitted.mean[choice] - fitted.mean
+    fitted, k = analysis.fit, analysis.candidates.index(choice)
+    gain = fitted.mean[k] - fitted.mean
     variance = fitted.covariance.diagonal()
-    spread = np.sqrt(np.maximum(variance + variance[choice] - 2 * fitted.covariance[choice], 1e-18))
+    spread = np.sqrt(np.maximum(variance + variance[k] - 2 * fitted.covariance[k], 1e-18))
     loss = [expected_excess(g, s) for g, s in zip(gain.tolist(), spread.tolist(), strict=True)]
-    loss[choice] = 0.0
-    return max(loss), loss.index(max(loss))
+    loss[k] = 0.0
+    return max(loss), analysis.candidates[loss.index(max(loss))]
 
 
-def _reason(analysis: Analysis, choice: Candidate, rival: int, cut_short: bool) -> Reason:
+def _reason(analysis: Analysis, choice: Candidate, rival: Candidate, cut_short: bool) -> Reason:
     if cut_short:
         return "budget"
-    counts = analysis.counts
-    fewest = min(counts[rival], counts[analysis.candidates.index(choice)])
+    counts = dict(zip(analysis.candidates, analysis.counts, strict=True))
+    fewest = min(counts[rival], counts[choice])
     return "too few" if fewest < FEWEST_PAIRS else "noise"
 
 
@@ -183,7 +186,8 @@ def _estimates(analysis: Analysis, milliseconds: float) -> tuple[Estimate, ...]:
     found = []
     for k, c in enumerate(analysis.candidates):
         mean = float(analysis.fit.mean[k])
-        reach = 1.96 * math.sqrt(max(float(analysis.fit.covariance[k, k]), 0.0))
+        spread = math.sqrt(max(float(analysis.fit.covariance[k, k]), 0.0))
+        reach = t95(NOISE_WEIGHT + analysis.counts[k]) * spread
         comparison = analysis.comparisons.get(c, NO_COMPARISON)
         low, high = mean - reach, mean + reach
         if comparison.pairs >= FEWEST_PAIRS:
