@@ -91,6 +91,8 @@ class Analysis:
     comparisons: dict[Candidate, PairedComparison]
     scales: FitScales | None = None
     """Starting point for a fit of more timings."""
+    contradicted: frozenset[Candidate] = frozenset()
+    """Candidates clearly faster by one run's comparison and clearly not by another's."""
 
 
 def usable_samples(

@@ -212,10 +212,6 @@ class CombinedRuns:
     analysis: Analysis
     between_runs: float
     """Posterior mean of tau."""
-    contradicted: frozenset[Candidate]
-    """Candidates clearly faster by one run's comparison and clearly not by another's."""
-    lost: frozenset[Candidate]
-    """Those of them whose latest comparison lacks the gain."""
 
 
 def combine_runs(
@@ -264,7 +260,7 @@ def combine_runs(
         )
     relative = np.eye(m)
     relative[:, 0] -= 1.0
-    comparisons, contradicted, lost = {}, set(), set()
+    comparisons, contradicted = {}, set()
     for c in sorted({c for r in estimates for c in r.pairs}, key=lambda c: c.chunk_size or 0):
         said = [
             _RunComparison.of(
@@ -273,12 +269,11 @@ def combine_runs(
             for r, noise2 in zip(estimates, steadied, strict=True)
             if c in r.pairs
         ]
-        comparisons[c] = _combined_comparison(said, weights)
         without = _gain_missing(said)
         if any(without):
             contradicted.add(c)
-        if without and without[-1]:
-            lost.add(c)
+        if not without or not without[-1]:  # the latest comparison withdraws what it lacks
+            comparisons[c] = _combined_comparison(said, weights)
     return CombinedRuns(
         analysis=Analysis(
             candidates=candidates,
@@ -289,10 +284,9 @@ def combine_runs(
                 noise=math.sqrt(common),
             ),
             comparisons=comparisons,
+            contradicted=frozenset(contradicted),
         ),
         between_runs=float(weights @ TAUS),
-        contradicted=frozenset(contradicted),
-        lost=frozenset(lost),
     )
 
 
@@ -544,9 +538,5 @@ def _combined_verdict(
     estimates: Sequence[RunEstimate], shape: PoolShape, milliseconds: float, cut_short: bool
 ) -> Verdict:
     combined = combine_runs(estimates, shape)
-    comparisons = {c: d for c, d in combined.analysis.comparisons.items() if c not in combined.lost}
-    analysis = replace(combined.analysis, comparisons=comparisons)
-    verdict = decide(analysis, shape, milliseconds, cut_short=cut_short)
-    if verdict.candidate == NATIVE_DEFAULT and combined.contradicted:
-        verdict = replace(verdict, decided=False, reason="contradiction")
+    verdict = decide(combined.analysis, shape, milliseconds, cut_short=cut_short)
     return replace(verdict, between_runs=combined.between_runs)

@@ -28,7 +28,7 @@ from tuner.racing.comparison import (
 )
 from tuner.racing.costs import ITERATIONS, FitScales
 from tuner.racing.meta_analysis import RunEstimate, SampleColumns, combine_runs, estimate_run
-from tuner.racing.verdict import SETTLED, choose, expected_loss
+from tuner.racing.verdict import choose, contested
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
 if TYPE_CHECKING:
@@ -260,12 +260,8 @@ def _block(
     pairs = own.pairs.get(leader, 0)
     if unproven and pairs < MAX_COMPARISON_PAIRS and expected.over_default >= worth:
         return _comparison_block(leader, pairs)
-    choice = choose(analysis, race_state.shape.native_chunk)
-    loss, rival = expected_loss(analysis, choice)
-    if loss < SETTLED:
-        return exploring
-    contested = choice if rival == NATIVE_DEFAULT else rival
-    return _comparison_block(contested, own.pairs.get(contested, 0))
+    rival = contested(analysis, choose(analysis, race_state.shape.native_chunk))
+    return exploring if rival is None else _comparison_block(rival, own.pairs.get(rival, 0))
 
 
 def _exploring_block(

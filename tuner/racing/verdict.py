@@ -114,8 +114,8 @@ def decide(
     choice = choose(analysis, shape.native_chunk)
     comparison = analysis.comparisons.get(choice, NO_COMPARISON)
     left = choice != NATIVE_DEFAULT
-    loss, rival = expected_loss(analysis, choice)
-    settled = loss < SETTLED and not cut_short
+    rival = contested(analysis, choice)
+    settled = rival is None and not cut_short
     return Verdict(
         candidate=choice,
         decided=settled,
@@ -125,7 +125,7 @@ def decide(
         gain_high=1.0 - math.exp(comparison.low) if left else 0.0,
         ties=_ties(analysis, choice),
         estimates=_estimates(analysis, milliseconds),
-        expected_loss=loss,
+        expected_loss=_expected_loss(analysis, choice)[0],
     )
 
 
@@ -152,7 +152,17 @@ def choose(analysis: Analysis, native_chunk: int | None) -> Candidate:
     return min(equal, key=lambda c: nearest_native(c, native_chunk))
 
 
-def expected_loss(analysis: Analysis, choice: Candidate) -> tuple[float, Candidate]:
+def contested(analysis: Analysis, choice: Candidate) -> Candidate | None:
+    """Return the candidate whose comparison could change the choice; None if it is settled."""
+    if choice == NATIVE_DEFAULT and analysis.contradicted:
+        return min(analysis.contradicted, key=lambda c: c.chunk_size or 0)
+    loss, rival = _expected_loss(analysis, choice)
+    if loss < SETTLED:
+        return None
+    return choice if rival == NATIVE_DEFAULT else rival
+
+
+def _expected_loss(analysis: Analysis, choice: Candidate) -> tuple[float, Candidate]:
     """What the choice is expected to lose to the one it may lose most to, and which that is."""
     fitted, k = analysis.fit, analysis.candidates.index(choice)
     gain = fitted.mean[k] - fitted.mean
@@ -163,12 +173,15 @@ def expected_loss(analysis: Analysis, choice: Candidate) -> tuple[float, Candida
     return max(loss), analysis.candidates[loss.index(max(loss))]
 
 
-def _reason(analysis: Analysis, choice: Candidate, rival: Candidate, cut_short: bool) -> Reason:
-    if cut_short:
+def _reason(
+    analysis: Analysis, choice: Candidate, rival: Candidate | None, cut_short: bool
+) -> Reason:
+    if choice == NATIVE_DEFAULT and analysis.contradicted:
+        return "contradiction"
+    if cut_short or rival is None:
         return "budget"
     counts = dict(zip(analysis.candidates, analysis.counts, strict=True))
-    fewest = min(counts[rival], counts[choice])
-    return "too few" if fewest < FEWEST_PAIRS else "noise"
+    return "too few" if min(counts[rival], counts[choice]) < FEWEST_PAIRS else "noise"
 
 
 def _ties(analysis: Analysis, choice: Candidate) -> tuple[Candidate, ...]:
