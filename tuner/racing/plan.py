@@ -153,18 +153,19 @@ def next_block(
         order = tuple(first[k] for k in rng.permutation(len(first)))
         return BlockPlan(order, len(everyone), NATIVE_DEFAULT, (1.0, 1.0, 1.0))
     # From here on only a likely winner other than the default matters.
-    race_state = replace(race_state, likely=(winner,) if winner and not lost_gain else ())
-    expected = ExpectedImprovement.of(analysis, everyone, race_state.likely)
+    now = replace(race_state, likely=(winner,) if winner and not lost_gain else ())
+    expected = ExpectedImprovement.of(analysis, everyone, now.likely)
     if len(usable) >= MAX_SAMPLES:
         block, cut_short = STOP, False
     else:
         # A small budget only times what probably wins.
         ample = len(usable) + timings_left >= MANY_TIMINGS
         look_within = math.inf if ample else LOOK_WITHIN
-        block = _block(race_state, analysis, own, expected, timings_left, look_within)
-        cut_short = not block and bool(
-            _block(race_state, analysis, own, expected, math.inf, look_within)
-        )
+        block = _block(now, analysis, own, expected, timings_left, look_within)
+        cut_short = not block and bool(_block(now, analysis, own, expected, math.inf, look_within))
+    if not block and before and before.scales:
+        # A verdict fits from the prior guesses: what it would still doubt is not the end.
+        return next_block(race_state, samples, rng, timings_left)
     if block and not _is_comparison(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
     return BlockPlan(

@@ -24,8 +24,10 @@ from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Run,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-SHORTEST_SAMPLE_S = 1e-3
+SHORTEST_SAMPLE_S = 5e-3
 """A sample repeats the step until it lasts about this long: clocks and wake-ups blur less."""
+ENOUGH_TIMINGS = 200
+"""A small budget holds at least so many samples of a light step."""
 MAX_REPEATS = 1000
 """Repeats in one sample, whatever the clock says."""
 MAX_DISCARDED = 20
@@ -241,9 +243,10 @@ class _Run:
             seconds = self._take(NATIVE_DEFAULT, 0, warm_up=True)
             if seconds is None:
                 continue
-            if seconds >= SHORTEST_SAMPLE_S / 2 or self._steps >= MAX_REPEATS:
+            shortest = min(SHORTEST_SAMPLE_S, self._budget / ENOUGH_TIMINGS)
+            if seconds >= shortest / 2 or self._steps >= MAX_REPEATS:
                 return
-            wanted = math.ceil(1.2 * SHORTEST_SAMPLE_S * self._steps / seconds)
+            wanted = math.ceil(1.2 * shortest * self._steps / seconds)
             self._lengthen(max(wanted, 2 * self._steps))
 
     def _lengthen(self, steps: int) -> None:
