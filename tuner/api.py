@@ -168,12 +168,14 @@ def _inputs(pool: Pool, state: Any, control: Any, model: Any, nstep: int) -> Ste
 
     Zeros and not None: copying controls into the workers is a part of every real step.
     """
-    if control is not None:
-        return StepInputs(pool, state, control, "the caller's state and controls")
-    import numpy as np
+    description = "the caller's state and controls"
+    if control is None:
+        import numpy as np
 
-    zeros = np.zeros((len(state), nstep, int(model.nu)))
-    return StepInputs(pool, state, zeros, "the caller's state, zero controls")
+        control = np.zeros((len(state), nstep, int(model.nu)))
+        description = "the caller's state, zero controls"
+    timestep = getattr(getattr(model, "opt", None), "timestep", None)
+    return StepInputs(pool, state, control, description, timestep=timestep)
 
 
 def _report(outcome: Outcome, request: Request) -> None:

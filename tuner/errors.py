@@ -30,6 +30,10 @@ class MeasuringError(TunerError):
     """Timing came to nothing: not even the native default could be timed."""
 
 
+class DivergedError(MeasuringError):
+    """The simulation diverges, so what is timed is not a job's work."""
+
+
 class DatabaseError(TunerError):
     """The tuning database cannot be opened, read or written."""
 

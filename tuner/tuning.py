@@ -63,6 +63,8 @@ class StepInputs(NamedTuple):
     """What the state and control are, for the run's row."""
     progress: Callable[[Progress], None] | None = None
     """Called once per block of the race."""
+    timestep: float | None = None
+    """Simulated seconds of a physics step, where they are known."""
 
 
 class Request(NamedTuple):
@@ -73,7 +75,7 @@ class Request(NamedTuple):
     environment: Environment
     """The software that asks."""
     prepare: Callable[[], AbstractContextManager[StepInputs]]
-    """Makes what a race times; called only when this process measures."""
+    """Makes what a race times, before the turn to measure; not called on a hit."""
     trigger: Literal["forced", "verify"] | None = None
     """Measure even if there is an answer: "forced" all candidates, "verify" only the choice."""
     time_budget_s: float = TIME_BUDGET_S
@@ -103,9 +105,10 @@ def answer_key(request: Request) -> Outcome:
     if request.trigger:
         from tuner.lock import measuring_turn  # a hit needs no lock
 
-        with measuring_turn(wait_s, unless=lambda: False):
+        with request.prepare() as inputs, measuring_turn(wait_s, unless=lambda: False):
             what = "a check" if request.trigger == "verify" else "a new measurement"
-            return _measure(request, Miss(f"{what} was asked for", request.trigger))
+            miss = Miss(f"{what} was asked for", request.trigger)
+            return _measure_and_save(request, inputs, miss)
     found = watch.first_look()
     if isinstance(found, Answer):
         if is_open(found, request.time_budget_s):
@@ -114,9 +117,11 @@ def answer_key(request: Request) -> Outcome:
 
     from tuner.lock import measuring_turn
 
-    with measuring_turn(wait_s, unless=watch.answered):
+    with request.prepare() as inputs, measuring_turn(wait_s, unless=watch.answered):
         found = watch.look()  # another process may have stored it in the meantime
-        return Outcome("hit", found) if isinstance(found, Answer) else _measure(request, found)
+        if isinstance(found, Answer):
+            return Outcome("hit", found)
+        return _measure_and_save(request, inputs, found)
 
 
 def is_open(answer: Answer, time_budget_s: float) -> bool:
@@ -130,12 +135,12 @@ def _resume(request: Request, answer: Answer, watch: _Watch) -> Outcome:
     from tuner.lock import measuring_turn
 
     try:
-        with measuring_turn(0.0, unless=lambda: False):
+        with request.prepare() as inputs, measuring_turn(0.0, unless=lambda: False):
             found = watch.look()  # the last process to measure may have decided this key
             if isinstance(found, Answer) and found.decided:
                 return Outcome("hit", found)
             reason = f"its verdict is undecided ({answer.reason})"
-            return _measure(request, Miss(reason, "resumed"))
+            return _measure_and_save(request, inputs, Miss(reason, "resumed"))
     except LockError:
         return Outcome("hit", answer)
     except Exception as error:
@@ -184,11 +189,6 @@ class _Watch:
         return isinstance(self.look(), Answer)
 
 
-def _measure(request: Request, miss: Miss) -> Outcome:
-    with request.prepare() as inputs:
-        return _measure_and_save(request, inputs, miss)
-
-
 def _measure_and_save(request: Request, inputs: StepInputs, miss: Miss) -> Outcome:
     """Race a key's candidates, store the run, and return the key's new answer.
 
@@ -196,6 +196,7 @@ def _measure_and_save(request: Request, inputs: StepInputs, miss: Miss) -> Outco
     as failed. An interrupted race is stored if a later process could resume it.
     """
     from tuner.device import run_metadata
+    from tuner.errors import DivergedError, MeasuringError
     from tuner.racing.meta_analysis import VERIFY
     from tuner.racing.race import race_chunk_sizes
     from tuner.records import Run
@@ -269,12 +270,25 @@ def _measure_and_save(request: Request, inputs: StepInputs, miss: Miss) -> Outco
             seed=seed,
             nthread=workload.nthread,
             progress=inputs.progress,
+            timestep=inputs.timestep,
             stopped=keep,
             **history.shortcuts(key, chunks),
         )
+    except DivergedError:
+        raise
     except Exception as error:
         save_run(file, key, run(state="failed", message=str(error)))
         raise
+    if all(sample.warm_up for sample in race.samples):
+        raise MeasuringError(
+            f"a time budget of {budget_s:g} s is too short for a timing after the warm-up"
+        )
+    first_s = race.samples[0].nanoseconds / 1e9
+    if first_s > budget_s:
+        log.inform(
+            f"one step takes {first_s:.1f} s, longer than the time budget of {budget_s:g} s: "
+            "nothing could be compared"
+        )
     verdict = save_run(file, key, timed(race, _failures(race)))
     answer = find_answer(file, key, workload.num_envs, here)
     if isinstance(answer, Miss):

@@ -204,4 +204,6 @@ def opened(what: Asked) -> Iterator[StepInputs]:
             )
         click.echo(f"states: {work.description}", err=True)
         with race_progress() as progress:
-            yield StepInputs(pool, work.state, work.control, work.description, progress)
+            yield StepInputs(
+                pool, work.state, work.control, work.description, progress, what.model.opt.timestep
+            )

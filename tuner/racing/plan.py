@@ -166,6 +166,11 @@ def next_block(
     if not block and before and before.scales:
         # A verdict fits from the prior guesses: what it would still doubt is not the end.
         return next_block(race_state, samples, rng, timings_left)
+    if not block and not usable:
+        # Earlier runs leave nothing open, but none of them ended as planned: this one will.
+        promising = max(range(1, len(everyone)), key=expected.improvement.__getitem__)
+        leads = expected.leader != NATIVE_DEFAULT
+        block = _comparison_block(expected.leader if leads else everyone[promising], 0)
     if block and not _is_comparison(block):
         block = tuple(block[k] for k in rng.permutation(len(block)))
     return BlockPlan(

@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from tuner.candidates import checked_chunk_size
-from tuner.errors import ArgumentError, MeasuringError
+from tuner.errors import ArgumentError, DivergedError, MeasuringError
+from tuner.formatting import counted
 from tuner.racing.comparison import PoolShape
 from tuner.racing.meta_analysis import MeasuredRun, estimate_run, excluded_candidates, in_order
 from tuner.racing.plan import BlockPlan, RaceState, next_block
@@ -36,6 +37,8 @@ COLD_START_S = 0.01
 """What the very first step may take longer than others; one slower than that is not light."""
 MAX_BLIND_REPEATS = 4
 """Repeats in one sample as long as the clock shows nothing: it may never show anything."""
+MAX_DIVERGED = 0.1
+"""Share of the environments that may diverge in the first step."""
 WARM_UP_S = 0.1
 """A first step longer than this is no warm-up: caches and threads are warm within it."""
 
@@ -73,6 +76,7 @@ def race_chunk_sizes(
     prior_gain: float | None = None,
     earlier: Iterable[Run | MeasuredRun] = (),
     nthread: int | None = None,
+    timestep: float | None = None,
     progress: Callable[[Progress], None] | None = None,
     stopped: Callable[[Race], None] | None = None,
 ) -> Race:
@@ -102,12 +106,15 @@ def race_chunk_sizes(
         earlier: runs of the same workload to continue from. The verdict is that of this race
             alone; `meta_analysis.judge_runs` judges all runs together.
         nthread: threads of the pool; `pool.nthread` if None.
+        timestep: simulated seconds of a physics step; if None, the environment that advanced
+            furthest in the first step tells how far all should.
         progress: called once per block.
         stopped: called with what was timed so far when Ctrl-C, or whatever else ends the
             process, comes in between; it is passed on after that.
 
     Raises:
         ArgumentError: a candidate, or the state, is not one a pool may see.
+        DivergedError: the first step shows that more than a tenth of the environments diverge.
         MeasuringError: not even the native default could be timed.
     """
     if math.isnan(time_budget_s):
@@ -149,6 +156,7 @@ def race_chunk_sizes(
 
     try:
         run.warm_up()
+        _check_diverged(timer, nstep, timestep)
         cut_short = run.until_settled(progress)
     except (KeyboardInterrupt, SystemExit):
         if stopped and run.has_timed_the_default:
@@ -160,6 +168,30 @@ def race_chunk_sizes(
             f"{run.tries} tries; check the clock"
         )
     return outcome(cut_short)
+
+
+def _check_diverged(timer: _Timer, nstep: int, timestep: float | None) -> None:
+    """Look at the states after a step: where MuJoCo warns, it skips steps or starts again.
+
+    Raises:
+        DivergedError: more than a tenth of the states are not finite or not where the simulated
+            time, a state's first number, should be.
+    """
+    before, after = timer.origin, timer.stepped
+    after = after[0] if isinstance(after, tuple) else after
+    if not isinstance(after, np.ndarray) or after.shape != before.shape or after.ndim != 2:
+        return
+    if np.array_equal(before, after):  # a test's pool, or one of still environments
+        return
+    finite = np.isfinite(after).all(axis=1)
+    advance = after[:, 0] - before[:, 0]
+    step = timestep or max(float(np.max(advance, initial=0.0, where=finite)), 0.0) / nstep
+    diverged = int((~finite | (advance < (nstep - 0.5) * step)).sum())
+    if diverged > MAX_DIVERGED * len(after):
+        raise DivergedError(
+            f"{diverged} of {counted(len(after), 'environment')} diverge in a step, so its time "
+            "means nothing. Check the controls, the time step and the actuator gains"
+        )
 
 
 def _error_text(error: Exception) -> str:
@@ -182,7 +214,9 @@ class _Timer:
         clock: Callable[[], float],
     ) -> None:
         self._pool, self._clock = pool, clock
-        self._origin = np.asarray(state)
+        self.origin = np.asarray(state)
+        self.stepped: Any = None
+        """What the last call of the pool returned."""
         self._scratch = np.array(state, order="C")
         self._arguments = {
             "nstep": nstep,
@@ -197,12 +231,12 @@ class _Timer:
 
     def seconds(self, candidate: Candidate, steps: int) -> float:
         """Time `steps` steps from the caller's state; what the clock says, believable or not."""
-        np.copyto(self._scratch, self._origin)
+        np.copyto(self._scratch, self.origin)
         pool, scratch, arguments = self._pool, self._scratch, self._arguments
         chunk_size = candidate.chunk_size
         start = self._clock()
         for _ in range(steps):
-            pool.step(scratch, chunk_size=chunk_size, **arguments)
+            self.stepped = pool.step(scratch, chunk_size=chunk_size, **arguments)
         return float(self._clock() - start)
 
 
@@ -239,7 +273,7 @@ class _Run:
         first = self._take(NATIVE_DEFAULT, 0, warm_up=True)
         if first is not None and first >= COLD_START_S:
             return
-        while self.elapsed < self._budget and self.tries < MAX_DISCARDED:
+        while self.elapsed < self._budget / 4 and self.tries < MAX_DISCARDED:
             seconds = self._take(NATIVE_DEFAULT, 0, warm_up=True)
             if seconds is None:
                 continue
