@@ -128,8 +128,9 @@ def test_what_cannot_be_told_apart_is_decided_by_the_rule_when_the_total_is_spen
     assert verdict.decided
     assert verdict.chunk_size is None
     if verdict.reason == "tie":
-        spent = sum(run["pool_seconds"] for run in runs_of(database))
-        assert spent >= 30.0 or verdict.samples >= 720
+        runs = runs_of(database)
+        spent = sum(run["pool_seconds"] for run in runs)
+        assert spent >= 30.0 or verdict.samples >= 1440 or len(runs) == 20
 
 
 def test_nobody_waits_for_an_answer_that_somebody_else_is_making_better(database: Path) -> None:

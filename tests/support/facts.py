@@ -64,8 +64,9 @@ class SleepingPool:
         self.chunks.append(chunk_size)
         self.states.append(state)
         time.sleep(self.cost(chunk_size))
+        stepped = state.copy()
         state[:] = np.nan  # a pool may write into what it is given
-        return state
+        return stepped
 
     def cost(self, chunk_size: int | None) -> float:
         """Seconds of a step: chunk 1 is slow, the rest alike."""

@@ -25,7 +25,7 @@ from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Run,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-SHORTEST_SAMPLE_S = 5e-3
+SHORTEST_SAMPLE_S = 3e-3
 """A sample repeats the step until it lasts about this long: clocks and wake-ups blur less."""
 ENOUGH_TIMINGS = 200
 """A small budget holds at least so many samples of a light step."""
@@ -155,8 +155,9 @@ def race_chunk_sizes(
         )
 
     try:
-        run.warm_up()
+        first_s = run.step_once()
         _check_diverged(timer, nstep, timestep)
+        run.warm_up(first_s)
         cut_short = run.until_settled(progress)
     except (KeyboardInterrupt, SystemExit):
         if stopped and run.has_timed_the_default:
@@ -265,13 +266,16 @@ class _Run:
         """There is something to compare with."""
         return any(s.candidate == NATIVE_DEFAULT for s in self.samples)
 
-    def warm_up(self) -> None:
+    def step_once(self) -> float | None:
+        """Take the default's first sample, a single step."""
+        return self._take(NATIVE_DEFAULT, 0, warm_up=True)
+
+    def warm_up(self, first_s: float | None) -> None:
         """Step the default a few times, to warm up and to learn how often a sample repeats it.
 
         The very first step tells nothing of the others: threads start, pages are touched.
         """
-        first = self._take(NATIVE_DEFAULT, 0, warm_up=True)
-        if first is not None and first >= COLD_START_S:
+        if first_s is not None and first_s >= COLD_START_S:
             return
         while self.elapsed < self._budget / 4 and self.tries < MAX_DISCARDED:
             seconds = self._take(NATIVE_DEFAULT, 0, warm_up=True)
