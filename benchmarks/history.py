@@ -23,7 +23,7 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 import numpy as np
 
 from benchmarks.simulation import LANDSCAPES, NOISES, SIZES, Problem, SimulatedPool, native_chunk
-from tuner.racing.meta_analysis import MeasuredRun, judge_runs
+from tuner.racing.meta_analysis import judge_runs
 from tuner.racing.race import race_chunk_sizes
 from tuner.racing.verdict import judge
 from tuner.records import Candidate, Race, Run, Sample, Verdict
@@ -288,7 +288,7 @@ def verdict_seconds(runs: int = 50, samples: int = 300) -> float:
         blocks = [[sizes[k] for k in rng.choice(len(sizes), 4, replace=False)] for _ in range(12)]
         rivals = [sizes[k] for k in 1 + rng.choice(len(sizes) - 1, 2, replace=False)]
         blocks += [[None, c, c, None] for c in rivals for _ in range((samples // 4 - 12) // 2)]
-        history.append(MeasuredRun.of(_timed(pool, blocks, number)))
+        history.append(_timed(pool, blocks, number))
     taken = []
     for _ in range(5):
         before = time.perf_counter()

@@ -51,11 +51,11 @@ def race(after: Any, *, timestep: float | None = None, sensors: bool = False) ->
     )
 
 
-def states(**rows: float) -> Any:
+def states(**rows: tuple[int, float]) -> Any:
     """States after a step: all advanced by 0.05, but `count` of them have their number so."""
     after = np.ones((NUM_ENVS, 3))
     after[:, 0] += 0.01 * NSTEP
-    for name, (count, value) in rows.items():  # type: ignore[misc]
+    for name, (count, value) in rows.items():
         after[:count, 0 if name == "time" else 2] = value
     return after
 

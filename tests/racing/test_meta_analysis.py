@@ -24,8 +24,6 @@ from tuner.racing.comparison import PoolShape
 from tuner.racing.meta_analysis import (
     ENOUGH_SAMPLES,
     ENOUGH_SECONDS,
-    MeasuredRun,
-    SampleColumns,
     combine_runs,
     estimate_run,
     judge_runs,
@@ -69,7 +67,7 @@ def run_of(
 FULL = [*EXPLORED, *duel(4, 8)]
 
 
-def verdict_of(*runs: Run | MeasuredRun) -> Verdict:
+def verdict_of(*runs: Run) -> Verdict:
     return judge_runs(runs, num_envs=1024, nthread=8)
 
 
@@ -90,7 +88,6 @@ def test_one_run_is_judged_as_ever(state: Any) -> None:
         run.samples, num_envs=1024, nthread=8, cut_short=state == "cut short", failed=run.failed
     )
     assert verdict_of(run) == alone
-    assert verdict_of(MeasuredRun.of(run)) == alone
     assert alone.between_runs is None
 
 
@@ -98,11 +95,6 @@ def test_runs_without_timings_and_failed_ones_say_nothing() -> None:
     run = run_of(FULL)
     lied = run_of(FULL, hour=1, costs={4: 2.0}, state="failed")
     assert verdict_of(run, lied, run_of([], hour=2)) == verdict_of(run)
-
-
-def test_columns_hold_what_samples_hold() -> None:
-    run = run_of(FULL)
-    assert tuple(SampleColumns.of(run.samples).samples()) == run.samples
 
 
 def test_two_runs_that_agree_do_not_take_back_what_one_proved() -> None:
@@ -234,7 +226,7 @@ def test_a_few_late_timings_are_no_noise_and_many_are(late: float, noisy: bool) 
         )
         for _ in range(2)
     ]
-    reports = [estimate_run(SampleColumns.of(run.samples), PoolShape(1024, 8)) for run in runs]
+    reports = [estimate_run(run.samples, PoolShape(1024, 8)) for run in runs]
     noise = combine_runs([r for r in reports if r], PoolShape(1024, 8)).analysis.fit.noise
     assert noise < 0.03 if not noisy else 0.1 < noise < 0.5
 

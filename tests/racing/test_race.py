@@ -221,43 +221,6 @@ def test_an_interrupt_at_any_step_tells_what_was_timed_before_it(steps: int) -> 
     assert sum(s.repeats for race in told for s in race.samples) == steps
 
 
-@pytest.mark.parametrize("reading", [lambda: math.nan, lambda: 5.0])
-def test_a_clock_that_stands_still_or_knows_nothing(reading: Any) -> None:
-    pool = quiet_pool(COSTS)
-    with pytest.raises(MeasuringError, match="clock"):
-        run(pool, [4, 9], clock=reading)
-    assert pool.calls < 100
-
-
-def test_a_clock_that_goes_back_now_and_then() -> None:
-    pool = quiet_pool(COSTS)
-    reads = 0
-
-    def clock() -> float:
-        nonlocal reads
-        reads += 1
-        return pool.now - (0.5 if reads % 14 == 0 else 0.0)
-
-    race = run(pool, [1, 4, 9, 20, 64], clock=clock)
-    assert all(s.nanoseconds > 0 for s in race.samples)
-    assert race.verdict.chunk_size in {None, 4}
-
-
-def test_a_clock_that_always_goes_back_for_one_candidate() -> None:
-    pool = quiet_pool(COSTS)
-    back: Any = Wrapped(pool)
-
-    def step(state: Any, **arguments: Any) -> None:
-        pool.step(state, **arguments)
-        if arguments["chunk_size"] == 4:
-            pool.now -= 1.0
-
-    back.step = step
-    race = run(back, [4, 9], clock=pool.clock)
-    assert race.verdict.chunk_size != 4
-    assert Candidate(4) not in {s.candidate for s in race.samples}
-
-
 def test_no_budget_is_undecided_after_one_sample() -> None:
     race = run(quiet_pool(COSTS), [1, 4, 9], time_budget_s=0.0)
     assert len(race.samples) == 1

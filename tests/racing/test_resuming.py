@@ -14,7 +14,7 @@ from tests.support.stored import a_run
 from tuner.budget import RESUME_SHARE
 from tuner.errors import ArgumentError
 from tuner.racing.meta_analysis import judge_runs
-from tuner.records import NATIVE_DEFAULT, Candidate, Run
+from tuner.records import Candidate, Run
 
 
 def _with_history(problem: Problem, prior: Sequence[int | None] | None) -> tuple[int, float, float]:

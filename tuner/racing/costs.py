@@ -52,8 +52,6 @@ STRETCH = 2
 """Timings in a row that share a machine speed; a change within them counts as noise."""
 MAX_TIMINGS = 600
 """With more timings than this the stretches get longer."""
-ROWS = 32
-"""Of the correlations of levels, held at a time."""
 ITERATIONS = 12
 """Of the variational fit, from the prior guesses on."""
 
@@ -242,8 +240,8 @@ def _solve(
     weight[:, kinds] = np.bincount(stretch, noise_p * y, levels)
     own = np.bincount(stretch, noise_p, levels)
     deviation, apart, step_v = _chain(own.tolist(), speed_p.tolist())
-    answer = _along(apart, deviation[:, None] * weight)
-    answer *= deviation[:, None]
+    related = np.exp(-np.abs(apart[:, None] - apart))
+    answer = deviation[:, None] * (related @ (deviation[:, None] * weight))
     told = weight[:, :kinds].T @ answer
     told *= -1.0
     told.flat[:: kinds + 2] += np.bincount(place, noise_p, kinds)
@@ -268,22 +266,6 @@ def _solve(
         hold=shrink @ known,
         told=told,
     )
-
-
-def _along(apart: Floats, values: Floats) -> Floats:
-    """Multiply the correlations of a chain with values, a few rows of them at a time.
-
-    The whole matrix would be the most that a race holds in memory, beside the pool's states.
-    """
-    product = np.empty_like(values)
-    for first in range(0, len(apart), ROWS):
-        rows = slice(first, first + ROWS)
-        related = apart[rows, None] - apart
-        np.abs(related, out=related)
-        np.negative(related, out=related)
-        np.exp(related, out=related)
-        product[rows] = related @ values
-    return product
 
 
 def _chain(own: Sequence[float], link: Sequence[float]) -> tuple[Floats, Floats, Floats]:

@@ -27,6 +27,7 @@ from tuner.racing.comparison import (
     looks_z,
     paired_differences,
     t95,
+    usable_samples,
 )
 from tuner.racing.costs import Costs, curves, fit
 from tuner.racing.verdict import decide, judge
@@ -34,14 +35,10 @@ from tuner.records import NATIVE_DEFAULT, Candidate, Run, Sample, Verdict
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
-    from datetime import datetime
 
     from numpy.typing import NDArray
 
-    from tuner.records import State
-
     Floats = NDArray[np.float64]
-    Integers = NDArray[np.int64]
 
 TAUS = np.concatenate([[0.0], np.geomspace(0.0005, 0.1, 16)])
 """The grid over which the spread between runs is integrated."""
@@ -49,7 +46,7 @@ TAU_SCALE, TAU_TAIL = 0.003, 4.0
 """Of its prior, a half-t one (Gelman 2006), and the degrees of freedom of its tail. A half-Cauchy
 one, whose tail is longer, would let a second run that agrees take back what the first proved."""
 FEW_TIMINGS = 2
-"""SampleColumns of a candidate in one run that cannot tell whether they were late or it is slow."""
+"""Samples of a candidate in one run that cannot tell whether they were late or it is slow."""
 OUTLIER_DEVIATIONS = 2.5
 """Standard deviations by which such timings may be slow and still count in full."""
 PASSES = 2
@@ -83,69 +80,6 @@ VERIFY = "verify"
 
 
 @dataclass(frozen=True, slots=True)
-class SampleColumns:
-    """A run's samples in columns, as a database hands them over: shape (samples,) each."""
-
-    chunk_size: Integers
-    """0 is the native default."""
-    block: Integers
-    order: Integers
-    """Ascending."""
-    nanoseconds: Integers
-    repeats: Integers
-    warm_up: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, samples: Iterable[Sample]) -> SampleColumns:
-        """Bring samples into columns."""
-        ordered = sorted(samples, key=lambda s: s.order)
-        return cls(
-            chunk_size=np.array([s.candidate.chunk_size or 0 for s in ordered], dtype=np.int64),
-            block=np.array([s.block for s in ordered], dtype=np.int64),
-            order=np.array([s.order for s in ordered], dtype=np.int64),
-            nanoseconds=np.array([s.nanoseconds for s in ordered], dtype=np.int64),
-            repeats=np.array([s.repeats for s in ordered], dtype=np.int64),
-            warm_up=np.array([s.warm_up for s in ordered], dtype=np.bool_),
-        )
-
-    def samples(self) -> list[Sample]:
-        """The samples again, one by one."""
-        columns = (self.chunk_size, self.block, self.order, self.nanoseconds, self.warm_up)
-        rows = zip(*(c.tolist() for c in columns), self.repeats.tolist(), strict=True)
-        return [Sample(Candidate(c or None), *rest) for c, *rest in rows]
-
-    def sizes(self, shape: PoolShape) -> Integers:
-        """Chunk sizes, 0 for the default and its twin."""
-        return np.where(self.chunk_size == (shape.native_chunk or 0), 0, self.chunk_size)
-
-
-@dataclass(frozen=True, slots=True)
-class MeasuredRun:
-    """The part of a run that a verdict uses, its samples in columns."""
-
-    state: State
-    finished: datetime
-    uid: str
-    timings: SampleColumns
-    strategy: str | None = None
-    choice: Candidate | None = None
-    failed: tuple[Candidate, ...] = ()
-
-    @classmethod
-    def of(cls, run: Run) -> MeasuredRun:
-        """Convert a run."""
-        timings = SampleColumns.of(run.samples)
-        return cls(
-            run.state, run.finished, run.uid, timings, run.strategy, run.choice, tuple(run.failed)
-        )
-
-    @property
-    def counts(self) -> bool:
-        """Whether something was measured in it."""
-        return self.state in MEASURED and len(self.timings.order) > 0
-
-
-@dataclass(frozen=True, slots=True)
 class RunEstimate:
     """Costs as one run shows them, the machine's speed removed."""
 
@@ -169,37 +103,33 @@ class RunEstimate:
 
 
 def estimate_run(
-    timings: SampleColumns, shape: PoolShape, failed: Collection[Candidate] = ()
+    samples: Iterable[Sample], shape: PoolShape, failed: Collection[Candidate] = ()
 ) -> RunEstimate | None:
-    """Analyse one run's timings; None if none of them counts.
+    """Analyse one run's samples; None if none of them counts.
 
     Args:
-        timings: of the run.
+        samples: of the run.
         shape: what it timed.
         failed: candidates on which the pool raised, in this run or another.
     """
-    sizes = timings.sizes(shape)
-    usable = ~timings.warm_up & (timings.nanoseconds > 0)
-    usable &= ~np.isin(sizes, [c.chunk_size or 0 for c in failed])
-    if not usable.any():
+    usable = usable_samples(samples, shape.native_chunk, failed)
+    if not usable:
         return None
-    sizes = sizes[usable]
-    timed = np.union1d(sizes, [0])
-    which = np.searchsorted(timed, sizes).tolist()
-    logs = np.log(timings.nanoseconds[usable] / timings.repeats[usable]).tolist()
-    candidates = tuple(Candidate(c or None) for c in timed.tolist())
+    timed = {s.candidate for s in usable} - {NATIVE_DEFAULT}
+    candidates = (NATIVE_DEFAULT, *sorted(timed, key=lambda c: c.chunk_size or 0))
+    index = {c: k for k, c in enumerate(candidates)}
+    which = [index[s.candidate] for s in usable]
+    logs = [math.log(s.nanoseconds / s.repeats) for s in usable]
     fitted = fit(*shape.axes(candidates), which, logs, iterations=FIT_ITERATIONS)
-    scales = fitted.scales
-    rounds, orders = timings.block[usable].tolist(), timings.order[usable].tolist()
-    pairs = paired_differences(which, rounds, orders, logs)
+    pairs = paired_differences(which, [s.block for s in usable], [s.order for s in usable], logs)
     return RunEstimate(
         candidates=candidates,
-        counts=tuple(np.bincount(which, minlength=len(timed)).tolist()),
+        counts=tuple(map(which.count, range(len(candidates)))),
         information=fitted.information,
         score=fitted.score,
         noise2=fitted.noise**2,
-        bumps=scales.bump2 / scales.bump_w,
-        curve2=scales.curve2,
+        bumps=fitted.scales.bump2 / fitted.scales.bump_w,
+        curve2=fitted.scales.curve2,
         costs=fitted.mean,
         pairs={candidates[k]: d for k, d in pairs.items()},
     )
@@ -431,7 +361,7 @@ def _gain_missing(said: Sequence[_RunComparison]) -> list[bool]:
 
 
 def judge_runs(
-    runs: Iterable[Run | MeasuredRun], *, num_envs: int | None = None, nthread: int | None = None
+    runs: Iterable[Run], *, num_envs: int | None = None, nthread: int | None = None
 ) -> Verdict:
     """Say what all runs of a key mean together, whatever the order they come in.
 
@@ -444,11 +374,9 @@ def judge_runs(
         num_envs: as for `judge`.
         nthread: as for `judge`.
     """
-    measured_runs = in_order(runs)
-    measured = _measured_verdict(
-        [t for t in measured_runs if t.counts], PoolShape(num_envs, nthread)
-    )
-    stated = [t.choice for t in measured_runs if t.state == "imported" and t.choice is not None]
+    ordered = in_order(runs)
+    measured = _measured_verdict(measured_runs(ordered), PoolShape(num_envs, nthread))
+    stated = [run.choice for run in ordered if run.state == "imported" and run.choice is not None]
     if num_envs:  # one may have been stated when nobody knew what the pool can take
         stated = [c for c in stated if (c.chunk_size or 0) <= num_envs]
     if measured.decided or not stated:
@@ -456,87 +384,78 @@ def judge_runs(
     return Verdict(stated[-1], True, None, None, None, None)
 
 
-def in_order(runs: Iterable[Run | MeasuredRun]) -> list[MeasuredRun]:
+def in_order(runs: Iterable[Run]) -> list[Run]:
     """Runs in the order they finished."""
-    measured_runs = [r if isinstance(r, MeasuredRun) else MeasuredRun.of(r) for r in runs]
-    return sorted(measured_runs, key=lambda t: (t.finished, t.uid))
+    return sorted(runs, key=lambda run: (run.finished, run.uid))
 
 
-def excluded_candidates(measured_runs: Iterable[MeasuredRun], shape: PoolShape) -> set[Candidate]:
+def measured_runs(runs: Iterable[Run]) -> list[Run]:
+    """Those in which something was timed."""
+    return [run for run in runs if run.state in MEASURED and run.samples]
+
+
+def excluded_candidates(runs: Iterable[Run], shape: PoolShape) -> set[Candidate]:
     """Candidates that cannot be chosen: the pool raised on them, or they exceed num_envs."""
     out = set()
-    for t in measured_runs:
-        out |= set(t.failed)
-        if shape.num_envs:
-            out |= {Candidate(c) for c in t.timings.chunk_size.tolist() if c > shape.num_envs}
+    most = shape.num_envs or math.inf
+    for run in runs:
+        out |= {
+            *run.failed,
+            *(s.candidate for s in run.samples if (s.candidate.chunk_size or 0) > most),
+        }
     return out
 
 
-def _measured_verdict(measured_runs: Sequence[MeasuredRun], shape: PoolShape) -> Verdict:
-    failed = excluded_candidates(measured_runs, shape)
-    found = [
-        (t, r) for t in measured_runs if (r := estimate_run(t.timings, shape, failed)) is not None
+def _measured_verdict(runs: Sequence[Run], shape: PoolShape) -> Verdict:
+    failed = excluded_candidates(runs, shape)
+    found = [r for run in runs if (r := estimate_run(run.samples, shape, failed)) is not None]
+    cut_short = not _explored(runs, shape)
+    default = [
+        s.milliseconds
+        for run in runs
+        for s in usable_samples(run.samples, shape.native_chunk)
+        if s.candidate == NATIVE_DEFAULT
     ]
-    cut_short = not _explored(measured_runs, shape)
-    milliseconds = _default_milliseconds([t.timings for t, _ in found], shape)
-    if len(found) > 1 and milliseconds is not None:
-        verdict = _combined_verdict([r for _, r in found], shape, milliseconds, cut_short)
+    if len(found) > 1 and default:
+        combined = combine_runs(found, shape)
+        milliseconds = float(np.median(default))
+        verdict = decide(combined.analysis, shape, milliseconds, cut_short=cut_short)
+        verdict = replace(verdict, between_runs=combined.between_runs)
     else:
         verdict = judge(
-            found[0][0].timings.samples() if len(found) == 1 else (),
+            next((run.samples for run in runs if estimate_run(run.samples, shape, failed)), ()),
             num_envs=shape.num_envs,
             nthread=shape.nthread,
             cut_short=cut_short,
             failed=failed,
         )
-    return (
-        verdict if verdict.decided else _apply_tie_rule(verdict, [t.timings for t in measured_runs])
-    )
-
-
-def _explored(measured_runs: Sequence[MeasuredRun], shape: PoolShape) -> bool:
-    """Whether a complete run has looked at all candidates.
-
-    A run of nothing but a comparison counts if it continued others, or nothing else was timed.
-    """
-    timed = [set(t.timings.sizes(shape)[~t.timings.warm_up].tolist()) for t in measured_runs]
-    everything: set[int] = set().union(*timed)
-    before: set[int] = set()
-    for t, own in zip(measured_runs, timed, strict=True):
-        before |= own
-        only_a_comparison = len(own) == 2 and len(before) == 2 < len(everything)
-        if t.state == "complete" and t.strategy != VERIFY and not only_a_comparison:
-            return True
-    return False
-
-
-def _default_milliseconds(runs: Sequence[SampleColumns], shape: PoolShape) -> float | None:
-    counts = [~t.warm_up & (t.sizes(shape) == 0) & (t.nanoseconds > 0) for t in runs]
-    times = [t.nanoseconds[c] / t.repeats[c] for t, c in zip(runs, counts, strict=True)]
-    together = np.concatenate([np.zeros(0), *times])
-    return float(np.median(together)) / 1e6 if len(together) else None
-
-
-def _apply_tie_rule(verdict: Verdict, runs: Sequence[SampleColumns]) -> Verdict:
-    """Decide by the tie rule when a key's total measuring time is spent."""
-    seconds = sum(_spent(t) for t in runs)
-    samples = sum(len(t.nanoseconds) for t in runs)
-    if seconds < ENOUGH_SECONDS and samples < ENOUGH_SAMPLES and len(runs) < ENOUGH_RUNS:
+    if verdict.decided or not _is_at_its_total(runs):
         return verdict
     return replace(verdict, decided=True, reason="tie")
 
 
-def _spent(timings: SampleColumns) -> float:
-    """Seconds of the pool's time that a run has taken, without standstills."""
-    if not len(timings.nanoseconds):
-        return 0.0
-    most = OUTLIER_STANDSTILL * np.median(timings.nanoseconds)
-    return float(np.minimum(timings.nanoseconds, most).sum()) / 1e9
+def _explored(runs: Sequence[Run], shape: PoolShape) -> bool:
+    """Whether a complete run has looked at all candidates.
+
+    A run of nothing but a comparison counts if it continued others, or nothing else was timed.
+    """
+    timed = [{s.candidate for s in usable_samples(r.samples, shape.native_chunk)} for r in runs]
+    everything: set[Candidate] = set().union(*timed)
+    before: set[Candidate] = set()
+    for run, own in zip(runs, timed, strict=True):
+        before |= own
+        only_a_comparison = len(own) == 2 and len(before) == 2 < len(everything)
+        if run.state == "complete" and run.strategy != VERIFY and not only_a_comparison:
+            return True
+    return False
 
 
-def _combined_verdict(
-    estimates: Sequence[RunEstimate], shape: PoolShape, milliseconds: float, cut_short: bool
-) -> Verdict:
-    combined = combine_runs(estimates, shape)
-    verdict = decide(combined.analysis, shape, milliseconds, cut_short=cut_short)
-    return replace(verdict, between_runs=combined.between_runs)
+def _is_at_its_total(runs: Sequence[Run]) -> bool:
+    """Whether a key's total measuring is spent, so that the rule for ties decides."""
+    seconds = 0.0
+    for run in runs:
+        taken = [s.nanoseconds / 1e9 for s in run.samples]
+        most = OUTLIER_STANDSTILL * float(np.median(taken))
+        seconds += sum(min(each, most) for each in taken)
+    samples = sum(len(run.samples) for run in runs)
+    return seconds >= ENOUGH_SECONDS or samples >= ENOUGH_SAMPLES or len(runs) >= ENOUGH_RUNS

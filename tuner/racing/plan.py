@@ -27,7 +27,7 @@ from tuner.racing.comparison import (
     usable_samples,
 )
 from tuner.racing.costs import ITERATIONS, FitScales
-from tuner.racing.meta_analysis import RunEstimate, SampleColumns, combine_runs, estimate_run
+from tuner.racing.meta_analysis import RunEstimate, combine_runs, estimate_run
 from tuner.racing.verdict import choose, contested
 from tuner.records import NATIVE_DEFAULT, Candidate, Sample
 
@@ -183,7 +183,7 @@ class _RunCounts:
     """Counts of this run's own timings."""
 
     explored: int
-    """SampleColumns outside comparisons."""
+    """Samples outside comparisons."""
     pairs: dict[Candidate, int]
     """Of each one's comparison."""
 
@@ -209,7 +209,7 @@ def _evidence(
         return analysis, _RunCounts.of(
             len(usable), {c: comparison.pairs for c, comparison in comparisons}
         )
-    own = estimate_run(SampleColumns.of(usable), race_state.shape)
+    own = estimate_run(usable, race_state.shape)
     estimates = [*race_state.earlier, own] if own else race_state.earlier
     pairs = {c: len(d) for c, d in own.pairs.items()} if own else {}
     analysis = combine_runs(estimates, race_state.shape, race_state.candidates).analysis

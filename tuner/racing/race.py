@@ -17,10 +17,15 @@ from tuner.candidates import checked_chunk_size
 from tuner.errors import ArgumentError, DivergedError, MeasuringError
 from tuner.formatting import counted
 from tuner.racing.comparison import PoolShape
-from tuner.racing.meta_analysis import MeasuredRun, estimate_run, excluded_candidates, in_order
+from tuner.racing.meta_analysis import (
+    estimate_run,
+    excluded_candidates,
+    in_order,
+    measured_runs,
+)
 from tuner.racing.plan import BlockPlan, RaceState, next_block
 from tuner.racing.verdict import judge
-from tuner.records import LARGEST_INTEGER, NATIVE_DEFAULT, Candidate, Race, Run, Sample
+from tuner.records import NATIVE_DEFAULT, Candidate, Race, Run, Sample
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -31,12 +36,8 @@ ENOUGH_TIMINGS = 200
 """A small budget holds at least so many samples of a light step."""
 MAX_REPEATS = 1000
 """Repeats in one sample, whatever the clock says."""
-MAX_DISCARDED = 20
-"""Samples a bad clock may spoil, beyond as many as were good, before the race ends."""
 COLD_START_S = 0.01
 """What the very first step may take longer than others; one slower than that is not light."""
-MAX_BLIND_REPEATS = 4
-"""Repeats in one sample as long as the clock shows nothing: it may never show anything."""
 MAX_DIVERGED = 0.1
 """Share of the environments that may diverge in the first step."""
 WARM_UP_S = 0.1
@@ -74,7 +75,7 @@ def race_chunk_sizes(
     prior: Sequence[int | None] | None = None,
     confirm: int | None = None,
     prior_gain: float | None = None,
-    earlier: Iterable[Run | MeasuredRun] = (),
+    earlier: Iterable[Run] = (),
     nthread: int | None = None,
     timestep: float | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -125,9 +126,9 @@ def race_chunk_sizes(
     shape = PoolShape(num_envs, threads)
     winners = [*([] if confirm is None else [confirm]), *(prior or ())]
     likely = [None if c is None else checked_chunk_size(c, num_envs) for c in winners]
-    measured_runs = [t for t in in_order(earlier) if t.counts]
-    failed = excluded_candidates(measured_runs, shape)
-    estimates = (estimate_run(t.timings, shape, failed) for t in measured_runs)
+    runs_before = measured_runs(in_order(earlier))
+    failed = excluded_candidates(runs_before, shape)
+    estimates = (estimate_run(run.samples, shape, failed) for run in runs_before)
     out = {shape.native_chunk, *(c.chunk_size for c in failed)}
     race_state = RaceState(
         candidates=tuple(Candidate(c) for c in sorted(set(chunks) - out)),
@@ -160,14 +161,9 @@ def race_chunk_sizes(
         run.warm_up(first_s)
         cut_short = run.until_settled(progress)
     except (KeyboardInterrupt, SystemExit):
-        if stopped and run.has_timed_the_default:
+        if stopped and run.samples:
             stopped(outcome(cut_short=True))
         raise
-    if not run.has_timed_the_default:
-        raise MeasuringError(
-            "the native default could not be timed: the clock gave no positive duration in "
-            f"{run.tries} tries; check the clock"
-        )
     return outcome(cut_short)
 
 
@@ -250,7 +246,6 @@ class _Run:
         self.samples: list[Sample] = []
         self.failures: dict[Candidate, str] = {}
         self.spent = 0.0
-        self.tries = 0
         self._timer, self._race_state, self._budget, self._rng = timer, race_state, budget, rng
         self._started = timer.now()
         self._steps = 1
@@ -261,36 +256,25 @@ class _Run:
         """Seconds of the budget that are gone: the pool's, and those of planning between."""
         return max(self.spent, self._timer.now() - self._started)
 
-    @property
-    def has_timed_the_default(self) -> bool:
-        """There is something to compare with."""
-        return any(s.candidate == NATIVE_DEFAULT for s in self.samples)
-
-    def step_once(self) -> float | None:
+    def step_once(self) -> float:
         """Take the default's first sample, a single step."""
         return self._take(NATIVE_DEFAULT, 0, warm_up=True)
 
-    def warm_up(self, first_s: float | None) -> None:
+    def warm_up(self, first_s: float) -> None:
         """Step the default a few times, to warm up and to learn how often a sample repeats it.
 
         The very first step tells nothing of the others: threads start, pages are touched.
         """
-        if first_s is not None and first_s >= COLD_START_S:
+        if first_s >= COLD_START_S:
             return
-        while self.elapsed < self._budget / 4 and self.tries < MAX_DISCARDED:
+        while self.elapsed < self._budget / 4:
             seconds = self._take(NATIVE_DEFAULT, 0, warm_up=True)
-            if seconds is None:
-                continue
             shortest = min(SHORTEST_SAMPLE_S, self._budget / ENOUGH_TIMINGS)
             if seconds >= shortest / 2 or self._steps >= MAX_REPEATS:
                 return
-            wanted = math.ceil(1.2 * shortest * self._steps / seconds)
-            self._lengthen(max(wanted, 2 * self._steps))
-
-    def _lengthen(self, steps: int) -> None:
-        """Let samples repeat the step more often; what they took so far is no guide any more."""
-        self._steps = min(steps, MAX_REPEATS)
-        self._last.clear()
+            wanted = 1.2 * shortest * self._steps / max(seconds, 1e-9)
+            self._steps = min(max(math.ceil(wanted), 2 * self._steps), MAX_REPEATS)
+            self._last.clear()  # what fewer steps took is no guide any more
 
     def until_settled(self, progress: Callable[[Progress], None] | None) -> bool:
         """Take block after block; True if it ended for want of time."""
@@ -327,14 +311,11 @@ class _Run:
                 expected = self._last.get(candidate, default)
                 if self.elapsed + expected > self._budget:
                     return True
-                if self.tries > 2 * len(self.samples) + MAX_DISCARDED:
-                    return False
                 self._take(candidate, block_number)
             block_number += 1
 
-    def _take(self, candidate: Candidate, block: int, *, warm_up: bool = False) -> float | None:
-        """Take one sample; its seconds, or None if it came to nothing."""
-        self.tries += 1
+    def _take(self, candidate: Candidate, block: int, *, warm_up: bool = False) -> float:
+        """Take one sample; return its seconds, or 0 if the pool raises on the candidate."""
         try:
             seconds = self._timer.seconds(candidate, self._steps)
         except Exception as error:
@@ -345,11 +326,7 @@ class _Run:
             self.failures[candidate] = _error_text(error)
             others = tuple(c for c in self._race_state.candidates if c != candidate)
             self._race_state = replace(self._race_state, candidates=others, confirm=None)
-            return None
-        if not math.isfinite(seconds) or not 0 < round(seconds * 1e9) <= LARGEST_INTEGER:
-            if seconds == 0.0 and self._steps < MAX_BLIND_REPEATS:
-                self._lengthen(2 * self._steps)  # the clock ticks too slowly for this
-            return None
+            return 0.0
         self.spent += seconds
         self._last[candidate] = seconds
         self.samples.append(
@@ -357,7 +334,7 @@ class _Run:
                 candidate=candidate,
                 block=block,
                 order=len(self.samples),
-                nanoseconds=round(seconds * 1e9),
+                nanoseconds=max(1, round(seconds * 1e9)),
                 warm_up=warm_up and seconds < WARM_UP_S,
                 repeats=self._steps,
             )
