@@ -9,7 +9,6 @@ import os
 import platform
 import re
 import shutil
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
@@ -25,8 +24,9 @@ from tuner.store.sqlite import (
     OLDER_REVISIONS,
     OUR_TABLES,
     REVISION,
+    VERSION,
     exists,
-    explained,
+    explaining,
     file_revision,
     is_empty,
     query,
@@ -90,16 +90,14 @@ def _place(database: Path) -> Iterator[Reading]:
 
 def _file_system(database: Path) -> Iterator[Reading]:
     kind = filesystem_type(database)
+    problem = step = None
     if is_network(kind):
-        yield Reading(
-            "file system",
-            f"{kind}",
-            "a network file system: locks between machines are unreliable",
+        problem = "a network file system: locks between machines are unreliable"
+        step = (
             "name a local file with TUNER_DATABASE; the rollback journal keeps this one safe "
-            "as long as one machine at a time writes",
+            "as long as one machine at a time writes"
         )
-    else:
-        yield Reading("file system", kind or "unknown")
+    yield Reading("file system", kind or "unknown", problem, step)
 
 
 def filesystem_type(path: Path, mounts: Path = MOUNTS) -> str | None:
@@ -116,18 +114,16 @@ def filesystem_type(path: Path, mounts: Path = MOUNTS) -> str | None:
         table = mounts.read_text(errors="surrogateescape")
     except OSError:
         return None
-    place = _existing(path)
-    found: tuple[int, str] | None = None
+    place = _existing(Path(os.path.realpath(path)))
+    kinds: dict[Path, str] = {}
     for line in table.splitlines():
         before, _, after = line.partition(" - ")
-        fields, kinds = before.split(" "), after.split(" ")
-        if len(fields) < 5 or not kinds[0]:
-            continue
-        mount = _unescaped(fields[4])
-        # The last of several mounts on one point hides the others, hence >=.
-        if _is_below(place, mount) and (found is None or len(mount) >= found[0]):
-            found = (len(mount), kinds[0])
-    return found[1] if found else None
+        fields = before.split(" ")
+        if len(fields) > 4 and after:
+            # The kernel escapes spaces and the like. The last mount on a place hides the others.
+            mount = re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), fields[4])
+            kinds[Path(mount)] = after.split(" ")[0]
+    return next((kinds[folder] for folder in (place, *place.parents) if folder in kinds), None)
 
 
 def is_network(filesystem: str | None) -> bool:
@@ -135,20 +131,9 @@ def is_network(filesystem: str | None) -> bool:
     return filesystem is not None and (filesystem in NETWORK or filesystem.startswith("fuse"))
 
 
-def _existing(path: Path) -> str:
-    place = os.path.realpath(path)
-    while not os.path.exists(place) and place != os.path.dirname(place):
-        place = os.path.dirname(place)
-    return place
-
-
-def _is_below(place: str, mount: str) -> bool:
-    return mount == "/" or place == mount or place.startswith(mount + "/")
-
-
-def _unescaped(field: str) -> str:
-    """Undo the kernel's octal escapes of spaces and the like."""
-    return re.sub(r"\\([0-7]{3})", lambda found: chr(int(found[1], 8)), field)
+def _existing(path: Path) -> Path:
+    """The path, or its first parent that exists."""
+    return next((place for place in (path, *path.parents) if place.exists()), path)
 
 
 def _content(database: Path) -> Iterator[Reading]:
@@ -156,16 +141,17 @@ def _content(database: Path) -> Iterator[Reading]:
         if not exists(database) or is_empty(database):
             yield Reading("schema", f"none yet, this tuner creates {REVISION}")
             return
-        ((mode,),) = query(database, "PRAGMA journal_mode")
-        revision = file_revision(database)
-        if revision not in OLDER_REVISIONS:
-            for table in sorted(OUR_TABLES):
-                query(database, f"SELECT * FROM {table} LIMIT 1")
-    except sqlite3.Error as error:
-        yield Reading("schema", "unreadable", str(explained(database, error)), "`tuner db check`")
-        return
     except TunerError:
         return  # reported as the database's place
+    try:
+        with explaining(database):
+            ((mode,),) = query(database, "PRAGMA journal_mode")
+            revision = file_revision(database)
+            for table in [] if revision in OLDER_REVISIONS else sorted(OUR_TABLES):
+                query(database, f"SELECT * FROM {table} LIMIT 1")
+    except TunerError as error:
+        yield Reading("schema", "unreadable", str(error), "`tuner db check`")
+        return
     yield _journal(mode)
     if revision == REVISION:
         yield Reading("schema", f"{revision}, as this tuner expects")
@@ -176,36 +162,28 @@ def _content(database: Path) -> Iterator[Reading]:
 
 
 def _journal(mode: str) -> Reading:
-    if mode == "wal":
-        return Reading(
-            "journal mode",
-            "wal",
-            "another program set it: a WAL file cannot be read in a read-only folder, and SQLite "
-            "before 3.51.3 can lose committed pages in it",
-            "while nobody uses the file: sqlite3 FILE 'PRAGMA journal_mode = DELETE'",
-        )
-    return Reading("journal mode", f"{mode}: the rollback journal is safe on every file system")
+    if mode != "wal":
+        return Reading("journal mode", f"{mode}: the rollback journal is safe on any file system")
+    return Reading(
+        "journal mode",
+        "wal",
+        "another program set it: a WAL file cannot be read in a read-only folder, and SQLite "
+        "before 3.51.3 can lose committed pages in it",
+        "while nobody uses the file: sqlite3 FILE 'PRAGMA journal_mode = DELETE'",
+    )
 
 
 def _folder(database: Path) -> Iterator[Reading]:
-    folder = database.parent
-    while not folder.exists() and folder != folder.parent:
-        folder = folder.parent
+    folder = _existing(database.parent)
     target = database if database.is_file() else folder
     if not os.access(folder, os.W_OK | os.X_OK) or not os.access(target, os.W_OK):
-        yield Reading(
-            "writable",
-            "no",
-            f"{target} cannot be written: stored answers are used, nothing new is measured",
-            "check its owner and permissions, or name another file with TUNER_DATABASE",
-        )
+        problem = f"{target} cannot be written: stored answers are used, nothing new is measured"
+        step = "check its owner and permissions, or name another file with TUNER_DATABASE"
+        yield Reading("writable", "no", problem, step)
         return
     free = shutil.disk_usage(folder).free
-    value = f"yes, {free / 2**30:.1f} GiB free"
-    if free < LEAST_FREE_BYTES:
-        yield Reading("writable", value, "the disk is almost full", "make room")
-    else:
-        yield Reading("writable", value)
+    full = ("the disk is almost full", "make room") if free < LEAST_FREE_BYTES else ()
+    yield Reading("writable", f"yes, {free / 2**30:.1f} GiB free", *full)
 
 
 def _lock(path: Path) -> Iterator[Reading]:
@@ -213,22 +191,18 @@ def _lock(path: Path) -> Iterator[Reading]:
         usable = path.is_file() and not path.is_symlink() and os.access(path, os.R_OK)
     else:
         usable = path.parent.is_dir() and os.access(path.parent, os.W_OK)
-    if not usable:
-        yield Reading(
-            "measuring lock",
-            str(path),
-            "cannot open or create the file: nothing is measured",
-            "remove it if it is not a file, or name a folder that all users of this machine can "
-            "write to with TUNER_LOCK_FOLDER",
-        )
-    else:
-        yield Reading("measuring lock", str(path))
+    problem = (
+        "cannot open or create the file: nothing is measured",
+        "remove it if it is not a file, or name a folder that all users of this machine can "
+        "write to with TUNER_LOCK_FOLDER",
+    )
+    yield Reading("measuring lock", str(path), *(() if usable else problem))
 
 
 def _versions() -> Iterator[Reading]:
     yield Reading("tuner", metadata.version("tuner"))
     yield Reading("python", platform.python_version())
-    yield Reading("sqlite", sqlite3.sqlite_version)
+    yield Reading("sqlite", VERSION)
     try:
         yield Reading("mujoco", metadata.version("mujoco"))
     except metadata.PackageNotFoundError:
@@ -244,16 +218,13 @@ def _machine() -> Iterator[Reading]:
     yield Reading("cpu", f"{here.cpu_model or 'unknown'}, {here.cpu_count} logical CPUs")
     pinned = " (this process is pinned)" if here.usable_cpus < here.cpu_count else ""
     yield Reading("usable cpus", f"{here.usable_cpus}{pinned}")
-    quota = "unknown" if here.cpu_quota is None else f"{here.cpu_quota:g} CPUs"
-    if here.cpu_quota and here.cpu_quota < here.usable_cpus:
-        yield Reading(
-            "cpu quota",
-            quota,
-            "the control group stops the pool's threads once their share is used up",
-            f"give the pool {counted(max(1, int(here.cpu_quota)), 'thread')}, or raise the quota",
-        )
-    else:
-        yield Reading("cpu quota", "none" if here.cpu_quota == 0 else quota)
+    quota = here.cpu_quota
+    problem = step = None
+    if quota and quota < here.usable_cpus:
+        problem = "the control group stops the pool's threads once their share is used up"
+        step = f"give the pool {counted(max(1, int(quota)), 'thread')}, or raise the quota"
+    value = "unknown" if quota is None else f"{quota:g} CPUs" if quota else "none"
+    yield Reading("cpu quota", value, problem, step)
     yield Reading("threads per core", f"{here.threads_per_core or 'unknown'}")
     yield Reading("unequal cores", {None: "unknown", True: "yes", False: "no"}[here.unequal_cores])
     yield Reading("numa nodes", f"{here.numa_nodes or 'unknown'}")
@@ -262,15 +233,9 @@ def _machine() -> Iterator[Reading]:
 
 
 def _load(usable_cpus: int) -> Reading:
-    if not hasattr(os, "getloadavg"):
-        return Reading("load", "unknown")
     load = os.getloadavg()[0]
-    value = f"{load:.2f} over the last minute"
+    problem = step = None
     if load > QUIET_LOAD_PER_CPU * usable_cpus:
-        return Reading(
-            "load",
-            value,
-            "other programs are running: measuring takes longer and may stay undecided",
-            "tune when the machine is quiet",
-        )
-    return Reading("load", value)
+        problem = "other programs are running: measuring takes longer and may stay undecided"
+        step = "tune when the machine is quiet"
+    return Reading("load", f"{load:.2f} over the last minute", problem, step)

@@ -233,7 +233,7 @@ STOPPED = """
 import os, signal, sys
 from tuner.cli import main
 from tuner.exchange import export, importing
-from tuner.store import backup
+from tuner.store import database as backup
 def stop(*_, **__):
     os.kill(os.getpid(), signal.SIGTERM)
 export.write_rows = importing.upgrade = backup._synchronise = stop

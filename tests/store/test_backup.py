@@ -22,8 +22,8 @@ from tests.support.processes import runs_in, tuner, unprivileged
 from tests.support.stored import Shell, a_run, contents, rows_of, store
 from tuner import load_cache
 from tuner.errors import DatabaseError
-from tuner.store import backup
-from tuner.store.backup import back_up
+from tuner.store import database as backup
+from tuner.store.database import back_up
 from tuner.store.maintenance import check
 
 KEY = a_key()

@@ -144,7 +144,7 @@ def backup(copy: Path, database: str | None) -> None:
     Example:
       tuner db backup tuning-2026-01-31.db
     """
-    from tuner.store.backup import back_up
+    from tuner.store.database import back_up
 
     file = existing(database)
     with tidy_end():

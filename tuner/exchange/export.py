@@ -33,8 +33,7 @@ from tuner.exchange.rows import (
     read_samples,
 )
 from tuner.store import schema
-from tuner.store.backup import NAME_KEPT, back_up
-from tuner.store.database import reading, writing
+from tuner.store.database import NAME_KEPT, back_up, reading, writing
 from tuner.store.maintenance import fresh_schema, schema_of
 from tuner.store.queries import EVERYTHING, Selection, run_conditions
 from tuner.store.runs import SampleRow, judge_key

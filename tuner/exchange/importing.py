@@ -41,8 +41,7 @@ from tuner.exchange.rows import (
     read_samples,
 )
 from tuner.store import schema
-from tuner.store.backup import back_up
-from tuner.store.database import writing
+from tuner.store.database import back_up, writing
 from tuner.store.migrate import upgrade
 from tuner.store.runs import (
     check_digest,

@@ -8,7 +8,10 @@ has committed in between, whatever the busy timeout.
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sqlite3
+import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import lru_cache
@@ -19,11 +22,15 @@ import sqlalchemy as sa
 from sqlalchemy.dialects.sqlite import Insert
 from sqlalchemy.dialects.sqlite import insert as insert_with_conflict
 
+from tuner.errors import DatabaseError, cannot_write
 from tuner.store.sqlite import (
     READ_BUSY_SECONDS,
     REVISION,
+    error_name,
     exists,
     explained,
+    explaining,
+    file_uri,
     open_for_reading,
     open_for_writing,
     other_revision,
@@ -31,6 +38,11 @@ from tuner.store.sqlite import (
 )
 
 Deed = Literal["read", "write"]
+
+OF_THE_DATABASE = ("SQLITE_BUSY", "SQLITE_CORRUPT", "SQLITE_NOTADB")
+"""Errors of the file that is copied; any other one is of the copy."""
+NAME_KEPT = 40
+"""Characters of a name that the unfinished file's name repeats: both must fit in 255 bytes."""
 
 
 @contextmanager
@@ -78,13 +90,13 @@ def check_writable(database: Path) -> None:
     Raises:
         DatabaseError: if not.
     """
-    try:
-        with closing(open_for_writing(database, READ_BUSY_SECONDS)) as connection:
-            connection.execute("BEGIN IMMEDIATE")
-            connection.execute("UPDATE alembic_version SET version_num = version_num")
-            connection.execute("ROLLBACK")
-    except sqlite3.Error as error:
-        raise explained(database, error, "write") from error
+    with (
+        explaining(database, "write"),
+        closing(open_for_writing(database, READ_BUSY_SECONDS)) as connection,
+    ):
+        connection.execute("BEGIN IMMEDIATE")
+        connection.execute("UPDATE alembic_version SET version_num = version_num")
+        connection.execute("ROLLBACK")
 
 
 def vacuum(database: Path) -> int:
@@ -94,12 +106,87 @@ def vacuum(database: Path) -> int:
         DatabaseError: if the database is locked, or there is no room for a second copy.
     """
     before = database.stat().st_size
-    try:
-        with closing(open_for_writing(database)) as connection:
-            connection.execute("VACUUM")
-    except sqlite3.Error as error:
-        raise explained(database, error, "vacuum") from error
+    with explaining(database, "vacuum"), closing(open_for_writing(database)) as connection:
+        connection.execute("VACUUM")
     return before - database.stat().st_size
+
+
+def back_up(database: Path, copy: Path) -> None:
+    """Write a consistent, compact copy. Other processes may read and write meanwhile.
+
+    The copy appears under its name whole or not at all.
+
+    Args:
+        database: The file to be copied.
+        copy: The new file; nothing is overwritten.
+
+    Raises:
+        DatabaseError: if `copy` exists or cannot be written, or the database cannot be read.
+    """
+    try:
+        if not copy.name:
+            raise DatabaseError(f"{str(copy)!r} is not a file to copy to")
+        if os.path.lexists(copy):
+            raise FileExistsError(copy)
+        partial = _new_file_beside(copy)
+        try:
+            _copy(database, partial, copy)
+            _synchronise(partial)  # VACUUM INTO does not
+            with contextlib.suppress(PermissionError):  # some file systems have no modes
+                os.chmod(partial, database.stat().st_mode & 0o777)
+            _name(partial, copy)
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink()
+        with contextlib.suppress(OSError):  # not every file system can do that to a folder
+            _synchronise(copy.parent)
+    except FileExistsError as error:
+        raise DatabaseError(f"{copy} is there already: name another file") from error
+    except OSError as error:
+        raise DatabaseError(cannot_write(copy, error)) from error
+
+
+def _new_file_beside(copy: Path) -> Path:
+    """Create the file that becomes the copy, readable by its owner only until it is finished."""
+    prefix = f"{copy.name[:NAME_KEPT]}.partial-"
+    descriptor, name = tempfile.mkstemp(prefix=prefix, dir=copy.parent)
+    os.close(descriptor)
+    return Path(name)
+
+
+def _copy(database: Path, partial: Path, copy: Path) -> None:
+    with explaining(database, "copy"), closing(open_for_reading(database)) as connection:
+        try:
+            # As a URI, because SQLite takes a name like "file:x" for one.
+            connection.execute("VACUUM INTO ?", (file_uri(partial),))
+        except sqlite3.Error as error:
+            if error_name(error).startswith(OF_THE_DATABASE):
+                raise
+            raise DatabaseError(
+                f"cannot write the copy {copy}: {error} ({error_name(error)}); "
+                "the database is as it was"
+            ) from error
+
+
+def _name(partial: Path, copy: Path) -> None:
+    """Give the finished copy its name, unless the name is taken."""
+    try:
+        os.link(partial, copy)
+    except FileExistsError:
+        raise
+    except OSError:  # a file system without hard links
+        # Take the name first, so that only our own empty file is ever replaced.
+        os.close(os.open(copy, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
+        os.replace(partial, copy)
+
+
+def _synchronise(path: Path) -> None:
+    """Write a file's content, or a folder's entries, to the disk."""
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def upsert(table: sa.Table) -> Insert:

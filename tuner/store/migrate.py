@@ -16,8 +16,7 @@ from pathlib import Path
 import sqlalchemy as sa
 
 from tuner.errors import DatabaseError
-from tuner.store.backup import back_up
-from tuner.store.database import writing
+from tuner.store.database import back_up, writing
 from tuner.store.sqlite import (
     OLDER_REVISIONS,
     REVISION,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from contextlib import closing
+from contextlib import closing, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tuner.errors import ArgumentError, DatabaseError, OlderSchemaError, SchemaError
@@ -47,6 +47,9 @@ HEADER = b"SQLite format 3\0"
 
 MAX_VALUE_BYTES = 1_000_000
 """Longest text or blob that is read from an untrusted file."""
+
+VERSION = sqlite3.sqlite_version
+"""SQLite's, as in "3.40.1"."""
 
 LONGEST_NAME = 200
 """Characters of an unusable path that an error repeats."""
@@ -228,6 +231,15 @@ def explained(
     return DatabaseError(
         f"cannot {deed} the tuning database {database}: {error} ({name}); {advice}"
     )
+
+
+@contextmanager
+def explaining(database: str | PathLike[str], deed: str = "read") -> Iterator[None]:
+    """Turn SQLite's errors inside the block into ones that say what is wrong and what to do."""
+    try:
+        yield
+    except sqlite3.Error as error:
+        raise explained(database, error, deed) from error
 
 
 def is_damage(error: BaseException) -> bool:
